@@ -29,30 +29,17 @@ _STEPS: Final = Axis("Step", start=0)
 _TIME: Final = Axis("Time (UTC)", AxisKind.TIME)
 
 
-def account_chart(history: AccountHistory, thresholds: Sequence[float] = ()) -> Chart:
-    """Chart an account's epsilon over time, with limits, and alert thresholds below 1 as shares of the limit."""
+def account_chart(history: AccountHistory) -> Chart:
+    """Chart an account's epsilon over time, with limits."""
     limit = history.account.limit
     assert limit is not None, "populations and budgets have limits"
     times = [milliseconds(at) for at in history.moments]
-    spent = Series("Spent", tuple(zip(times, history.epsilons, strict=True)), SeriesKind.STEP, SeriesRole.SPENT)
-    crossings = [
-        Series(
-            f"{format_exact(round(100 * share, 9))}{PERCENT} of the limit",
-            _flat(times, share * limit.epsilon),
-            role=SeriesRole.THRESHOLD,
-        )
-        for share in thresholds
-        if share < 1
-    ]
+    spent = Series("Epsilon", tuple(zip(times, history.epsilons, strict=True)), SeriesKind.STEP, SeriesRole.SPENT)
     return Chart(
         title="Epsilon over time",
         x=_TIME,
         y=Axis(f"Epsilon at δ {format_exact(limit.delta)}", start=0),
-        series=(
-            spent,
-            *crossings,
-            Series("Limit", tuple(_limits_over_time(history, times)), SeriesKind.STEP, SeriesRole.LIMIT),
-        ),
+        series=(spent, Series("Limit", tuple(_limits_over_time(history, times)), SeriesKind.STEP, SeriesRole.LIMIT)),
         marks=tuple(
             Mark(
                 milliseconds(change.at),
@@ -63,18 +50,30 @@ def account_chart(history: AccountHistory, thresholds: Sequence[float] = ()) -> 
     )
 
 
+def used_chart(history: AccountHistory, thresholds: Sequence[float] = ()) -> Chart:
+    """Chart the used share of an account's capacity over time, with all of it, and alert thresholds below that."""
+    times = [milliseconds(at) for at in history.moments]
+    used = Series("Used", _percent(times, history.used), SeriesKind.STEP, SeriesRole.SPENT)
+    crossings = [
+        Series(f"{format_exact(round(100 * each, 9))}{PERCENT}", _flat(times, 100 * each), role=SeriesRole.THRESHOLD)
+        for each in thresholds
+        if each < 1
+    ]
+    limit = Series("Limit", _flat(times, 100.0), role=SeriesRole.LIMIT)
+    return Chart("Used over time", _TIME, Axis("% of the limit", start=0), (used, *crossings, limit))
+
+
 def share_chart(history: AccountHistory) -> Chart | None:
-    """Chart each child's part of the limit at one order, or of the plan; of disjoint partitions the largest counts."""
+    """Chart each child's part of the used share; of disjoint partitions the largest counts."""
     if not history.children:
         return None
-    of = "plan" if history.order is None else f"limit, at order {history.order:.4g}"
     times = [milliseconds(at) for at in history.moments]
     parts = history.account.partitions_per_unit is not None
     kind = SeriesKind.STEP if parts else SeriesKind.AREA
     return Chart(
-        title="Who spent it",
+        title="Who used it",
         x=_TIME,
-        y=Axis(f"% of the {of}", start=0),
+        y=Axis("% of the limit", start=0),
         series=tuple(
             Series(each.path.rpartition("/")[2], _percent(times, each.shares), kind) for each in history.children
         ),
@@ -102,7 +101,6 @@ def _limits_over_time(history: AccountHistory, times: Sequence[float]) -> Iterat
 
 def run_chart(seen: RunDetail) -> Chart:
     """Chart a run's epsilon by step, with limits, refusals and projection."""
-    reading = seen.record.reading
     lines = _attempts(seen)
     if seen.projected:
         start = seen.record.run.next_step
@@ -112,12 +110,15 @@ def run_chart(seen: RunDetail) -> Chart:
     if refused:
         lines.append(Series("Refused", refused, SeriesKind.POINTS, SeriesRole.REFUSED))
     end = max([x for line in lines for x, _ in line.points], default=1.0)
-    limit = (*_limit_steps(seen), (end, reading.epsilon_limit))
+    own = seen.record.own.account.limit
+    if own is not None:  # a limit that others share is no line of this run
+        limit = (*_limit_steps(seen, own.epsilon), (end, own.epsilon))
+        lines.append(Series("Limit", limit, SeriesKind.STEP, SeriesRole.LIMIT))
     return Chart(
         title="Epsilon over steps",
         x=_STEPS,
-        y=Axis(f"Epsilon at δ {format_exact(reading.delta)}", start=0),
-        series=(*lines, Series("Limit", limit, SeriesKind.STEP, SeriesRole.LIMIT)),
+        y=Axis(f"Epsilon at δ {format_exact(seen.record.delta)}", start=0),
+        series=tuple(lines),
         marks=_marks(seen),
     )
 
@@ -161,15 +162,15 @@ def _attempts(seen: RunDetail) -> list[Series]:
     ]
 
 
-def _limit_steps(seen: RunDetail) -> Iterator[Point]:
-    """Yield the changes of the limit during the last attempt."""
+def _limit_steps(seen: RunDetail, now: float) -> Iterator[Point]:
+    """Yield the changes of a run's own limit during the last attempt; `now` is its epsilon."""
     before: float | None = None
     for each in seen.points:
         if each.attempt == seen.record.run.attempt and each.reading.epsilon_limit != before:
             yield (0.0 if before is None else float(each.first_step)), each.reading.epsilon_limit
             before = each.reading.epsilon_limit
     if before is None:
-        yield 0.0, seen.record.reading.epsilon_limit
+        yield 0.0, now
 
 
 def _marks(seen: RunDetail) -> tuple[Mark, ...]:

@@ -9,7 +9,7 @@ from pydantic import Field
 from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER
 from app.api.pagination import decode_cursor
 from app.api.routers.accounts import HISTORIANS
-from app.charts.builders import account_chart, noise_chart, run_chart, sampling_chart, share_chart
+from app.charts.builders import account_chart, noise_chart, run_chart, sampling_chart, share_chart, used_chart
 from app.dashboard.alternatives import Advice
 from app.dashboard.event_descriptions import describe_event
 from app.dashboard.form_fields import Fields, read_fields
@@ -77,7 +77,8 @@ def _shown(account_id: str, page: PageContext, after: str | None) -> Response:
         "account.html",
         seen=seen,
         describe=describe_event,
-        chart=account_chart(seen.history, seen.view.record.alert_settings.thresholds),
+        chart=account_chart(seen.history),
+        used=used_chart(seen.history, seen.view.record.alert_settings.thresholds),
         shares=share_chart(seen.history),
         signed=page.state.signer is not None,
         fields=fields,

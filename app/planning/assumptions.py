@@ -132,12 +132,11 @@ def about_size(epsilon: float) -> list[str]:
     return [f"An epsilon above {VACUOUS_EPSILON:g} is vacuous: it gives almost no protection."]
 
 
-def about_loss(epsilon: float, limit: float) -> list[str]:
-    """Warn about an account whose epsilon exceeds its limit."""
-    if epsilon <= limit:
+def about_loss(used: float) -> list[str]:
+    """Warn about an account that has lost more than its limit allows."""
+    if used <= 1:
         return []
-    cause = "by what was reported, or since the limit was lowered"
-    return [f"It has lost epsilon {epsilon:.4g}, more than its limit of {limit:g}: {cause}."]
+    return ["It has lost more than its limit allows: by what was reported, or since the limit was lowered."]
 
 
 def about_limit(limit: Limit) -> list[str]:

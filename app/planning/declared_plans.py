@@ -95,8 +95,7 @@ class DeclaredPlan:
         """Compute the most that the delta of mechanisms may be, and their own deltas in units of 2^-62."""
         if not total.delta:
             return share_of_delta(limit, total) * exp(-SPARE), 0
-        # Neither the parts of delta nor the reserve depend on the plan's epsilons, which are not known yet.
-        known = PlanBound(DECLARED_SHARE, limit.delta, self.workload.steps, (limit.epsilon,))
+        known = PlanBound(DECLARED_SHARE, limit.delta, self.workload.steps)
         weights = planned_weights(limit, items, self.relation, GRID_VERSION, DECLARED_SHARE, known)
         assert weights.plan is not None, "it was given"
         return weights.plan.delta * exp(-SPARE), weights.set_aside()

@@ -19,7 +19,6 @@ from app.persistence.repositories import accounts, alerts, overview_queries, pro
 from app.service.actors import name_actor
 from app.service.auth.request_context import RequestContext
 from app.service.ids import new_id
-from app.service.json_values import json_finite
 
 
 def one_person_suffices(context: RequestContext, path: Sequence[Account]) -> bool:
@@ -112,7 +111,7 @@ def proposal_opened_alert(
         record = accounts.find(tx, context.organisation_id, proposal.subject)
         assert record is not None
         assert before is not None, "a limit is proposed for an account that has one"
-        payload |= {"limit_before": before["limit"], **json_finite(epsilon=record.account.epsilon())}
+        payload |= {"limit_before": before["limit"], "used": record.account.used()}
     return Alert(new_id("evt", context.now), kind, proposal.account_id, proposal.id, payload, context.now)
 
 

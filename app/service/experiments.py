@@ -10,7 +10,6 @@ from sqlalchemy import Connection
 from app.accounting.events import RepeatAndSelect
 from app.accounting.formulas.repeat_and_select import number_of_runs
 from app.ledger.accounts.account_records import AccountRecord
-from app.ledger.admission.admission import Reading, reading_of
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, PermissionDeniedError, RunStateConflictError, require_found
 from app.ledger.experiments import ChargingMode, Experiment, ExperimentFilter
@@ -20,6 +19,7 @@ from app.ledger.runs.decisions import Decision, DecisionOutcome
 from app.ledger.runs.run import EndReason, Run, RunStatus, require_active, status_payload
 from app.persistence.repositories import accounts, experiments, locks, runs
 from app.service.accounts.create import open_budget
+from app.service.accounts.epsilons import delta_of_run, read_epsilons
 from app.service.accounts.lookup import find_parent, require_reach
 from app.service.accounts.spec import AccountSpec
 from app.service.auth.request_context import RequestContext
@@ -44,14 +44,18 @@ class ExperimentRecord:
         account: the budget of its runs, or the run that pays for all trials.
         run: that run; None if each run pays for itself.
         runs: number of runs.
-        reading: epsilon spent on the experiment, and its limit.
+        epsilon: of all of them together, at `delta`.
+        delta: of the limit that governs the account.
+        used: share of the capacity of the fullest account that they are charged to.
     """
 
     experiment: Experiment
     account: AccountRecord
     run: Run | None
     runs: int
-    reading: Reading
+    epsilon: float
+    delta: float
+    used: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,15 +215,19 @@ def read_all(tx: Connection, context: RequestContext, found: Sequence[Experiment
     kept = {run.account_id: run for run in runs.get_many(tx, whose, paying)}
     counts = experiments.runs_of(tx, whose, [each.account_id for each in found])
     read = []
-    for each in found:
-        path = paths.get(each.account_id, (each.account_id,))
+    charged = [[records[at] for at in paths.get(each.account_id, (each.account_id,))] for each in found]
+    deltas = [delta_of_run([record.account for record in path]) for path in charged]
+    epsilons = read_epsilons(tx, whose, [(path[-1], delta) for path, delta in zip(charged, deltas, strict=True)])
+    for each, path, epsilon, delta in zip(found, charged, epsilons, deltas, strict=True):
         read.append(
             ExperimentRecord(
                 each,
                 records[each.account_id],
                 kept.get(each.account_id),
                 1 if each.account_id in kept else counts.get(each.account_id, 0),
-                reading_of([records[at].account for at in path]),
+                epsilon,
+                delta,
+                max(record.account.used() for record in path),
             )
         )
     return read

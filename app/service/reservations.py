@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from app.ledger.accounts.account import Account
-from app.ledger.admission.admission import Reading, Refusal, reading_of, repetitions_left
+from app.ledger.admission.admission import Refusal, repetitions_left
 from app.ledger.audit import AuditAction
 from app.ledger.errors import NotFoundError, ReservationStateConflictError, require_found
 from app.ledger.permissions import Permission
@@ -18,6 +18,7 @@ from app.ledger.runs.run import RunStatus, require_active, require_attempt
 from app.ledger.scheduling.waiting import check_wait, wait
 from app.ledger.step_events import StepEvent, total_cost
 from app.persistence.repositories import reservations
+from app.service.accounts.epsilons import delta_of_run, read_epsilons
 from app.service.accounts.lookup import require_reach
 from app.service.auth.request_context import RequestContext
 from app.service.auth.use_cases import use_case
@@ -74,16 +75,19 @@ class CreatedReservation:
     """A new reservation and the state of its run.
 
     Args:
-        reading: of the run now.
-        reserved: of the run once the reserved steps are executed.
+        epsilon: of the run now, at `delta`; `epsilon_including_reserved` once the reserved steps are executed.
+        delta: of the limit that governs the run.
+        used: share of the capacity of the account that allows the fewest further steps.
         steps_remaining: repetitions of the last reserved event that would fit in addition.
         binding: the account that allows the fewest of them.
     """
 
     reservation: Reservation
     next_step: int
-    reading: Reading
-    reserved: Reading
+    epsilon: float
+    epsilon_including_reserved: float
+    delta: float
+    used: float
     steps_remaining: int
     binding: Account
 
@@ -129,7 +133,7 @@ def create_reservation(
         return held
     if held.status is ReservationStatus.WAITING:
         return WaitingReservation(held, record_queued(tx, context, held))
-    return _as_held(work, held, request.steps[-1])
+    return _as_held(tx, work, held, request.steps[-1])
 
 
 def load_reservation(tx: Connection, context: RequestContext, request: ReservationRequest) -> UnitOfWork:
@@ -199,14 +203,15 @@ def reserve(
     return reservation
 
 
-def _as_held(work: UnitOfWork, reservation: Reservation, last: StepEvent) -> CreatedReservation:
-    path = work.path(reservation.run_id)
-    own = path[-1]
-    executed = (*path[:-1], replace(own, spent=own.spent + own.held))
+def _as_held(tx: Connection, work: UnitOfWork, reservation: Reservation, last: StepEvent) -> CreatedReservation:
+    path, record = work.path(reservation.run_id), work.record(reservation.run_id)
+    delta, items = delta_of_run(path), [StepEvent(item.event, item.count) for item in reservation.items]
+    executed = record.with_executed(items)
+    epsilon, together = read_epsilons(tx, work.organisation_id, [(record, delta), (executed, delta)])
     [step] = price_steps(path[0], [replace(last, count=1)], work.costs_of(path[0]), PrecomputedCosts())
     remaining, binding = repetitions_left(path, step)
     next_step = work.run(reservation.run_id).next_step
-    return CreatedReservation(reservation, next_step, reading_of(path), reading_of(executed), remaining, binding)
+    return CreatedReservation(reservation, next_step, epsilon, together, delta, binding.used(), remaining, binding)
 
 
 def get_reservation(context: RequestContext, reservation_id: str) -> tuple[Reservation, WaitingDetail | None]:

@@ -318,6 +318,7 @@ def _create_balances() -> None:
         sa.Column("held_curve", sa.LargeBinary, nullable=False),
         sa.Column("spent_delta", sa.BigInteger, nullable=False),
         sa.Column("held_delta", sa.BigInteger, nullable=False),
+        sa.Column("charges", sa.Text),
         sa.PrimaryKeyConstraint("organisation_id", "account_id"),
         _foreign_key("accounts", account_id="id"),
         sa.CheckConstraint(
@@ -326,6 +327,7 @@ def _create_balances() -> None:
         ),
         sa.CheckConstraint("spent_delta >= 0", name="spent_delta_nonnegative"),
         sa.CheckConstraint("held_delta >= 0", name="held_delta_nonnegative"),
+        sa.CheckConstraint("charges <> ''", name="charges_not_empty"),
     )
 
 
@@ -401,6 +403,7 @@ def _create_block_schedules() -> None:
         sa.Column("period", sa.String(16), nullable=False),
         sa.Column("start", sa.String(10), nullable=False),
         sa.Column("epsilon_limit", sa.Float(53), nullable=False),
+        sa.Column("used", sa.Float(53), nullable=False),
         sa.Column("delta_limit", sa.Float(53), nullable=False),
         sa.Column("prefix", sa.String(50), nullable=False),
         _timestamp("due_at"),
@@ -733,7 +736,9 @@ def _create_decisions() -> None:
         ),
         sa.CheckConstraint("length(entry_hash) = 32", name="entry_hash_is_sha256"),
         sa.CheckConstraint("outcome <> 'refused' OR ended_plans IS NULL", name="ended_plans_unless_refused"),
-        sa.CheckConstraint("epsilon >= 0 AND delta > 0 AND epsilon_limit > 0", name="reading_in_range"),
+        sa.CheckConstraint(
+            "epsilon >= 0 AND delta > 0 AND epsilon_limit > 0 AND used >= 0", name="reading_in_range"
+        ),
         sa.CheckConstraint("length(request_fingerprint) = 32", name="request_fingerprint_is_sha256"),
     )
     op.create_index("ix_decisions_organisation_id_created_at", "decisions", ["organisation_id", "created_at"])

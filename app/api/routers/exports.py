@@ -24,7 +24,7 @@ routes = router()
 
 RUN_COLUMNS: Final = (
     *("id", "name", "number", "path", "status", *METADATA_FIELDS),
-    *("epsilon", "delta", "epsilon_limit", "steps", *DECLARED, "attempt", "decisions"),
+    *("epsilon", "delta", "used", "steps", *DECLARED, "attempt", "decisions"),
     *("last_decided_at", "ended_at", "end_reason", "created_at", "updated_at", "archived_at"),
 )
 
@@ -57,11 +57,11 @@ async def export_account_history(
     assert limit is not None, "populations and budgets have limits"
 
     def rows() -> Iterator[Sequence[object]]:
-        for place, (at, epsilon) in enumerate(zip(found.moments, found.epsilons, strict=True)):
+        for place, (at, epsilon, used) in enumerate(zip(found.moments, found.epsilons, found.used, strict=True)):
             shares = (child.shares[place] for child in children)
-            yield at, json_number(epsilon), limit.delta, limit.epsilon, *shares
+            yield at, json_number(epsilon), limit.delta, used, *shares
 
-    columns = ("created_at", "epsilon", "delta", "epsilon_limit", *(f"share of {child.path}" for child in children))
+    columns = ("created_at", "epsilon", "delta", "used", *(f"used by {child.path}" for child in children))
     return csv_response(f"{found.account.id}-history", columns, [rows()])
 
 
@@ -71,7 +71,7 @@ def run_cells(row: RunRecord) -> Sequence[object]:
     return (
         *(own.account.id, own.account.name, about.number, own.account.path),
         *(str(run.status), *asdict(about.metadata).values()),
-        *(json_number(row.reading.epsilon), row.reading.delta, row.reading.epsilon_limit),
+        *(json_number(row.epsilon), row.delta, row.used),
         *(run.next_step, *astuple(run.declaration), run.attempt, run.decisions),
         *(
             run.last_decided_at,

@@ -14,10 +14,8 @@ from app.api.schemas.common import (
     Output,
 )
 from app.api.schemas.metadata import MetadataMembers, metadata_members
-from app.ledger.accounts.account import Account as DomainAccount
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.metadata import AccountMetadata
-from app.ledger.admission.admission import Reading, reading_of
 from app.ledger.plan.plans import PlanState
 from app.ledger.scheduling.availability import Available
 from app.ledger.step_events import MAX_COUNT
@@ -47,33 +45,45 @@ class LifetimeSpend(Output):
 
     population: str
     population_path: str
-    epsilon: ExtendedNumber = Field(description="Of the population, by its filter at its delta.")
+    epsilon: ExtendedNumber = Field(description="Of the population.")
     delta: float
-    epsilon_limit: float
+    limit: Limit
+    used: float = Field(description="Used share of the population's limit.")
 
     @classmethod
-    def of(cls, population: DomainAccount) -> Self:
+    def of(cls, view: AccountView) -> Self:
         """Convert from the domain."""
-        return cls(population=population.id, population_path=population.path, **reading_of([population])._asdict())
+        population = view.population
+        assert population.limit is not None, "a population has a limit"
+        return cls(
+            population=population.id,
+            population_path=population.path,
+            epsilon=view.lifetime,
+            delta=population.limit.delta,
+            limit=population.limit,
+            used=population.used(),
+        )
 
 
-class AvailableEpsilon(Output):
-    """Epsilon that can still be taken: the least that the limits along the path leave."""
+class AvailableShare(Output):
+    """What can still be taken: the least that the limits along the path leave."""
 
-    epsilon: float = Field(
-        description="At the limit of the named account, by its filter, with reservations taken off; at least 0. "
-        "Windows and policies are not considered."
+    share: float = Field(
+        ge=0,
+        le=1,
+        description="Share of the capacity of the named account that is neither used nor reserved. Windows and "
+        "policies are not considered.",
     )
     account: str = Field(
-        description="The account that limits it: this one, or one above it. With epsilon 0, its limit is used up, or "
-        "it is in quarantine."
+        description="The fullest account: this one, or one above it. With share 0, its limit is used up, or it is in "
+        "quarantine."
     )
     account_path: str
 
     @classmethod
     def of(cls, available: Available) -> Self:
         """Convert from the domain."""
-        return cls(epsilon=available.epsilon, account=available.account_id, account_path=available.account_path)
+        return cls(share=available.share, account=available.account_id, account_path=available.account_path)
 
 
 class PlanItem(Output):
@@ -133,10 +143,15 @@ class Account(MetadataMembers, _Named):
         description="Whether the filter's weights are fixed, as they are from the first charge on. A run without "
         "its own limit has none."
     )
-    epsilon: ExtendedNumber = Field(description="Spent so far, by the account's filter at its delta.")
-    epsilon_rdp: ExtendedNumber = Field(
-        description="What an in-process RDP accountant would print: the best of all orders at the whole delta. It is a "
-        "bound only if all events were fixed in advance."
+    epsilon: ExtendedNumber = Field(
+        description="Of all that was charged so far, at `delta`: as the tightest accountant for releases that were "
+        "fixed in advance computes it. It depends on the charges alone, and is at most the limit unless that is "
+        "exceeded. What is guaranteed under adaptive choices is the limit."
+    )
+    delta: float = Field(description="Of the account's limit; of a run without one, of the account's above.")
+    used: float = Field(
+        description="Share of the capacity that is spent, at most 1 unless the limit is exceeded. Of a run, that of "
+        "the account that leaves the fewest steps."
     )
     own_delta: float = Field(description="Part of the limit's delta that was spent on mechanisms with their own delta.")
     warnings: list[str] = Field(description="Warnings about the limit.")
@@ -149,11 +164,11 @@ class ComposedAccount(Account):
 
     composition: Composition
     max_partitions_per_unit: int | None = None
-    epsilon_including_reserved: ExtendedNumber = Field(
-        description="The same with all reserved steps. Some of them may have been released already: `epsilon` of "
-        "an account above their run has them once the reservation is closed."
+    used_including_reserved: float = Field(
+        description="`used` with all reserved steps. Some of them may have been released already: `epsilon` of an "
+        "account above their run has them once the reservation is closed."
     )
-    available: AvailableEpsilon
+    available: AvailableShare
     attestation: Attestation | None = None
     lifetime: LifetimeSpend = Field(description="The total privacy loss of the population, which never decreases.")
 
@@ -161,16 +176,17 @@ class ComposedAccount(Account):
     def of(cls, view: AccountView) -> Self:
         """Convert from the domain; a population and a budget each take the members that they have."""
         account = view.record.account
+        assert account.limit is not None, "populations and budgets have limits"
         return cls(
-            **account_members(view.record, reading_of([account]), view.about),
+            **account_members(view.record, view.epsilon, account.limit.delta, account.used(), view.about),
             parent=account.parent_id,
             size=view.record.population.size,
             composition="sequential" if account.partitions_per_unit is None else "parallel",
             max_partitions_per_unit=account.partitions_per_unit,
-            epsilon_including_reserved=account.epsilon(account.spent + account.held),
-            available=AvailableEpsilon.of(view.available),
+            used_including_reserved=max(account.used(), account.used(account.spent + account.held)),
+            available=AvailableShare.of(view.available),
             attestation=view.attestation,
-            lifetime=LifetimeSpend.of(view.population),
+            lifetime=LifetimeSpend.of(view),
             opens_at=account.window.opens_at,
             closes_at=account.window.closes_at,
             block=view.block,
@@ -203,8 +219,10 @@ class CreatedBlocks(Output):
     items: list[Budget]
 
 
-def account_members(record: AccountRecord, reading: Reading, about: AccountMetadata) -> dict[str, Any]:
-    """Convert the common fields of accounts, with the delta and the epsilon of the governing limit."""
+def account_members(
+    record: AccountRecord, epsilon: float, delta: float, used: float, about: AccountMetadata
+) -> dict[str, Any]:
+    """Convert the common fields of accounts, with their epsilon at the delta of the governing limit."""
     account = record.account
     warnings = [] if account.limit is None else about_limit(account.limit)
     return {
@@ -218,10 +236,11 @@ def account_members(record: AccountRecord, reading: Reading, about: AccountMetad
         "plan": account.plan_status,
         "weights_frozen": account.weights_frozen,
         "limit": account.limit,
-        **reading._asdict(),
-        "epsilon_rdp": account.epsilon_rdp(reading.delta),
+        "epsilon": epsilon,
+        "delta": delta,
+        "used": used,
         "own_delta": account.spent.delta_value(),
-        "warnings": [*warnings, *about_loss(reading.epsilon, reading.epsilon_limit)],
+        "warnings": [*warnings, *about_loss(account.used())],
         **metadata_members(about),
         "created_at": record.created_at,
         "updated_at": record.updated_at,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeAlia
 from pydantic import Field, model_validator
 from typing_extensions import TypeAliasType
 
-from app.api.schemas.accounts import AvailableEpsilon
+from app.api.schemas.accounts import AvailableShare
 from app.api.schemas.common import (
     Body,
     Output,
@@ -168,14 +168,14 @@ class Forecast(Output):
     """Forecast of when an account's limit is exhausted."""
 
     account: str
-    utilisation: float = Field(
-        description="Used share of the planned steps, or of the threshold at the order that is exhausted last: the "
-        "smaller of the two. Unlike epsilon it grows linearly with a steady workload; from 1 on nothing is admitted."
+    used: float = Field(
+        description="Share of the account's capacity that is spent. Unlike epsilon it grows evenly with a steady "
+        "workload."
     )
-    utilisation_per_day: float | None = Field(description="Pace of the last seven days; null with too little data.")
+    used_per_day: float | None = Field(description="Pace of the last seven days; null with too little data.")
     exhaustion_at: datetime | None = Field(description="Null: never at this pace, already exhausted, or unknown.")
     observed_since: datetime | None = Field(description="Start of the observed period.")
-    available: AvailableEpsilon = Field(
+    available: AvailableShare = Field(
         description="What can still be taken now. It is 0 if a limit above is used up, whatever this account's own "
         "forecast is."
     )
@@ -193,10 +193,10 @@ class Forecast(Output):
             first = LimitReached(account=account.id, account_path=account.path, exhaustion_at=at)
         return cls(
             account=found.account_id,
-            utilisation=seen.forecast.share,
-            utilisation_per_day=seen.forecast.per_day,
+            used=seen.forecast.share,
+            used_per_day=seen.forecast.per_day,
             exhaustion_at=seen.exhaustion_at,
             observed_since=seen.since,
-            available=AvailableEpsilon.of(found.available),
+            available=AvailableShare.of(found.available),
             first_limit_reached=first,
         )

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from app.api.schemas.common import (
     Body,
     Input,
+    Limit,
     Output,
     Reason,
     Reference,
@@ -142,7 +143,7 @@ class AccountAllocation(Output):
     shares: list[Share]
     revision: int = Field(description="Number of changes.")
     unlocked: float = Field(description="Usable part of the limit.")
-    epsilon_limit: float
+    limit: Limit
     next_unlock_at: datetime | None = Field(default=None, description="When the next part becomes usable.")
     arrivals: int | None = Field(
         default=None, description="Runs that have asked for a reservation, if they unlock the limit."
@@ -173,7 +174,7 @@ class AccountAllocation(Output):
             ],
             revision=account.allocation_revision,
             unlocked=float(record.unlocked),
-            epsilon_limit=account.limit.epsilon,
+            limit=account.limit,
             next_unlock_at=record.next_unlock_at,
             arrivals=record.arrivals,
         )

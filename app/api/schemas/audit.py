@@ -70,7 +70,7 @@ class Decision(Output):
     requested_count: int = Field(description="More than `count` if the request was truncated.")
     epsilon: ExtendedNumber = Field(description="Of the run afterwards.")
     delta: float
-    epsilon_limit: float = Field(description="Of the run's limit.")
+    used: float = Field(description="Share of the capacity of `binding_account` that was spent.")
     binding_account: str = Field(description="The account with the least room, or that refused.")
     binding_account_path: str
     refusal: dict[str, Any] | None = Field(description="Of a refusal: its `detail` and numbers; else null.")
@@ -100,7 +100,9 @@ def decision_members(decision: DomainDecision) -> dict[str, Any]:
         "count": decision.step_count,
         "requested_count": decision.requested_count,
         "next_step": decision.next_step,
-        **decision.reading._asdict(),
+        "epsilon": decision.reading.epsilon,
+        "delta": decision.reading.delta,
+        "used": decision.reading.used,
         "binding_account": decision.binding_account_id,
         "binding_account_path": decision.binding_account_path,
         "reservation": decision.reservation_id,

@@ -118,7 +118,7 @@ class Experiment(Output):
     runs: int = Field(description="Number of its registered runs.")
     epsilon: ExtendedNumber = Field(description="Of all of them together.")
     delta: float
-    epsilon_limit: float
+    used: float = Field(description="Share of the capacity of the fullest account that they are charged to.")
     created_by: str
     created_at: datetime
 
@@ -138,7 +138,9 @@ class Experiment(Output):
             status=run and run.status,
             event=run and run.event,
             runs=record.runs,
-            **record.reading._asdict(),
+            epsilon=record.epsilon,
+            delta=record.delta,
+            used=record.used,
             created_by=experiment.created_by,
             created_at=experiment.created_at,
             **further,

@@ -25,7 +25,7 @@ class RunHistoryPoint(Output):
     next_step: int
     epsilon: ExtendedNumber = Field(description="Of the run afterwards.")
     delta: float
-    epsilon_limit: float
+    used: float = Field(description="Share of the capacity of `binding_account` that was spent.")
     events: list[AnsweredEventCount] = Field(
         description="In order. A response has room for 4 MiB of events, each counted as its JSON and 400 bytes, "
         "shared equally by the points: a point with more has the first ones. Request fewer points to get all."
@@ -65,10 +65,11 @@ class RunHistory(Output):
 
 
 class AccountHistoryPoint(Output):
-    """Spending at a time."""
+    """What was charged up to a time."""
 
     created_at: datetime
-    epsilon: ExtendedNumber = Field(description="By the account's filter as it is now, at its delta.")
+    epsilon: ExtendedNumber = Field(description="Of all that was charged, at the account's present delta.")
+    used: float = Field(description="Share of the account's present capacity.")
 
 
 class ChildShare(Output):
@@ -78,8 +79,8 @@ class ChildShare(Output):
     path: str = Field(description="With ` #2` and so on for the further runs at one path.")
     kind: AccountKind | None
     shares: list[float] = Field(
-        description="For each point, the child's share of the account's threshold at `order`. At one order shares "
-        "add up exactly, unlike epsilon; of disjoint parts the largest counts."
+        description="For each point, the child's part of `used`. Parts add up, unlike epsilon; of disjoint parts the "
+        "largest counts."
     )
 
 
@@ -92,14 +93,13 @@ class LimitChange(Output):
 
 
 class AccountHistory(Output):
-    """An account's epsilon over time, evenly thinned out to `max_points`."""
+    """What was charged to an account over time, evenly thinned out to `max_points`."""
 
     account: str
     limit: Limit
     points: list[AccountHistoryPoint] = Field(
         description="Times of charges, after the creation of the account; empty without charges."
     )
-    order: float | None = Field(description="The Rényi order that is exhausted last; null: the account's plan decides.")
     children: list[ChildShare] = Field(description="In descending order of their share.")
     limit_changes: list[LimitChange]
     decisions: int = Field(description="Number of decisions on all runs under the account.")
@@ -116,10 +116,9 @@ class AccountHistory(Output):
             account=history.account.id,
             limit=history.account.limit,
             points=[
-                AccountHistoryPoint(created_at=at, epsilon=epsilon)
-                for at, epsilon in zip(history.moments, history.epsilons, strict=True)
+                AccountHistoryPoint(created_at=at, epsilon=epsilon, used=used)
+                for at, epsilon, used in zip(history.moments, history.epsilons, history.used, strict=True)
             ],
-            order=history.order,
             children=history.children,
             limit_changes=history.changes,
             decisions=history.decisions,

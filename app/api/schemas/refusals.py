@@ -7,17 +7,19 @@ from typing import Any, Final
 
 from app.api.links import run_url
 from app.api.schemas.common import EXAMPLE_BUDGET_ID, EXAMPLE_REQUEST_ID, EXAMPLE_RUN_ID
+from app.ledger.accounts.account import MOST_USED
 from app.ledger.admission.alternatives import AlternativeType, UnavailableReason
 from app.ledger.runs.decisions import Decision
 from app.ledger.wording import counted, format_exact, joined
+from app.service.json_values import json_finite
 
 REFUSED_EXAMPLE: dict[str, Any] = {
     "type": "urn:problem-type:epsilon-ledger:budget_exceeded",
     "title": "Budget exceeded",
     "status": 403,
-    "detail": f"Step 3,118 of {EXAMPLE_RUN_ID} was refused: mimic/icu-team has spent epsilon 2.9996 of 3 (delta 1e-5), "
-    "and this step would bring it to 3.0001. With a noise multiplier of 1.423, all 882 remaining steps would fit. Or "
-    "raise the limit of mimic/icu-team to epsilon 3.42; all 882 remaining steps then fit unchanged.",
+    "detail": f"Step 3,118 of {EXAMPLE_RUN_ID} was refused: mimic/icu-team has used 99.98 % of its limit, epsilon 3 at "
+    "delta 1e-5, and this step would bring it to 100.01 %. With a noise multiplier of 1.423, all 882 remaining steps "
+    "would fit. Or raise the limit of mimic/icu-team to epsilon 3.42; all 882 remaining steps then fit unchanged.",
     "code": "budget_exceeded",
     "request_id": EXAMPLE_REQUEST_ID,
     "decision": "refused",
@@ -27,12 +29,12 @@ REFUSED_EXAMPLE: dict[str, Any] = {
     "count": 1,
     "binding_account": EXAMPLE_BUDGET_ID,
     "binding_account_path": "mimic/icu-team",
-    "epsilon": 2.9996,
-    "epsilon_including_reserved": 2.9996,
-    "epsilon_requested": 3.0001,
-    "epsilon_limit": 3.0,
+    "epsilon": 2.9712,
     "delta": 1e-5,
-    "rdp": {"order": 7.0376, "spent": 1.5624, "held": 0.0, "requested": 0.0005, "limit": 1.5628},
+    "used": 0.99978,
+    "used_including_reserved": 0.99978,
+    "used_requested": 1.00012,
+    "limit": {"epsilon": 3.0, "delta": 1e-5},
     "delta_requested": 0.0,
     "delta_left": 1e-7,
     "plan": None,
@@ -67,6 +69,8 @@ def refusal_members(decision: Decision, *, dry_run: bool) -> tuple[str, dict[str
         "count": decision.step_count,
         "binding_account": decision.binding_account_id,
         "binding_account_path": decision.binding_account_path,
+        **json_finite(epsilon=decision.reading.epsilon),
+        "delta": decision.reading.delta,
         **facts,
         "url": run_url(decision.run_id),
         "dry_run": dry_run,
@@ -98,7 +102,7 @@ def reservation_text(facts: Mapping[str, Any], binding_path: str, count: int) ->
 
 def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:
     """Describe why a request of so many steps was refused, and what would be admitted instead."""
-    sentences = [f"{binding_path} has spent {_spent(facts, count)}."]
+    sentences = [f"{binding_path} has used {_used(facts, count)}."]
     if facts["plan"] is not None and facts["plan"]["differences"]:
         sentences.append(f"The plan does not cover this event: {differences_text(facts['plan']['differences'])}.")
     if facts["delta_requested"] > facts["delta_left"]:
@@ -117,13 +121,11 @@ def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str
     return " ".join([*sentences, *alternative_sentences(facts, stated=fitting)])
 
 
-def _spent(facts: Mapping[str, Any], count: int) -> str:
-    """Describe what is spent, and what the request would make of it, or what is left of the plan."""
-    numbers = {name: float(facts[name]) for name in _EPSILONS}
-    limit = format_exact(facts["epsilon_limit"])
-    is_now, reserved, became = _epsilon_texts(numbers)
-    spent, plan = f"epsilon {is_now} of {limit} (delta {format_exact(facts['delta'])})", facts["plan"]
-    if facts["rdp"]["held"]:
+def _used(facts: Mapping[str, Any], count: int) -> str:
+    """Describe what is used, and what the request would make of it, or what is left of the plan."""
+    now, reserved, became = share_texts(*(facts[name] for name in _SHARES))
+    spent, plan = f"{now} of its limit, {limit_text(facts['limit'])}", facts["plan"]
+    if facts["used_including_reserved"] > facts["used"]:
         spent += f", or {reserved} with all that is reserved"
     if plan is not None:
         left, steps = plan["steps_remaining"], counted(plan["steps"], "step")
@@ -133,7 +135,7 @@ def _spent(facts: Mapping[str, Any], count: int) -> str:
         are = "is" if left == 1 else "are"
         return f"{spent}, and {left:,} of its {counted(plan['steps'], 'planned step')} {are} left"
     request = "this step" if count == 1 else "this request"
-    if became == "infinite":
+    if facts["used_requested"] >= MOST_USED:
         return f"{spent}, and {request} has no finite epsilon"
     return f"{spent}, and {request} would bring it to {became}"
 
@@ -153,18 +155,21 @@ def _parameter(value: object) -> str:
     return format_exact(float(value)) if isinstance(value, int | float) else str(value)
 
 
-_EPSILONS: Final = ("epsilon", "epsilon_including_reserved", "epsilon_requested", "epsilon_limit")
+_SHARES: Final = ("used", "used_including_reserved", "used_requested")
 
 
-def _epsilon_texts(numbers: Mapping[str, float]) -> list[str]:
-    """Format the epsilons of a refusal with enough decimals that rounding changes no comparison."""
-    *shown, limit = (numbers[name] for name in _EPSILONS)
-    texts = [repr(each) for each in shown]
-    for decimals in range(4, 11):
-        if _comparisons(*(round(each, decimals) for each in shown), limit) == _comparisons(*shown, limit):
-            texts = [f"{each:.{decimals}f}".rstrip("0") for each in shown]
-            break
-    return ["infinite" if text == "inf" else text.rstrip(".") for text in texts]
+def limit_text(limit: Mapping[str, Any]) -> str:
+    """Write a limit."""
+    return f"epsilon {format_exact(limit['epsilon'])} at delta {format_exact(limit['delta'])}"
+
+
+def share_texts(*shares: float) -> list[str]:
+    """Format shares in percent with enough decimals that rounding changes no comparison among them and with 1."""
+    percents = [100 * each for each in shares]
+    for decimals in range(2, 12):
+        if _comparisons(*(round(each, decimals) for each in percents), 100) == _comparisons(*percents, 100):
+            return [f"{each:.{decimals}f}".rstrip("0").rstrip(".") + " %" for each in percents]
+    return [f"{each!r} %" for each in percents]
 
 
 def _comparisons(*numbers: float) -> list[bool]:
@@ -178,13 +183,12 @@ def _rounded(number: float) -> str:
 def _changed(facts: Mapping[str, Any], change: Mapping[str, Any]) -> str:
     """Describe the last change of the binding account's limit."""
     at = datetime.fromisoformat(change["changed_at"])
-    before, after = (change["epsilon_before"], change["delta_before"]), (facts["epsilon_limit"], facts["delta"])
-    if before[1] == after[1]:
-        moved = f"{'lowered' if after < before else 'raised'} from epsilon {format_exact(before[0])} to "
-        moved += format_exact(after[0])
+    before, after = change["before"], facts["limit"]
+    if before["delta"] == after["delta"]:
+        direction = "lowered" if after["epsilon"] < before["epsilon"] else "raised"
+        moved = f"{direction} from epsilon {format_exact(before['epsilon'])} to {format_exact(after['epsilon'])}"
     else:
-        texts = [f"epsilon {format_exact(epsilon)} (delta {format_exact(delta)})" for epsilon, delta in (before, after)]
-        moved = f"changed from {texts[0]} to {texts[1]}"
+        moved = f"changed from {limit_text(before)} to {limit_text(after)}"
     return f"Its limit was {moved} on {at.day} {at:%B %Y, %H:%M} UTC by {change['actor']}."
 
 

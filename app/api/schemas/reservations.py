@@ -192,9 +192,9 @@ class CreatedReservation(Reservation):
 
     next_step: int = Field(description="Number of the first step of the reservation.")
     epsilon: ExtendedNumber = Field(description="Of the run before the reserved steps.")
-    epsilon_reserved: ExtendedNumber = Field(description="Of the run after the reserved steps.")
+    epsilon_including_reserved: ExtendedNumber = Field(description="Of the run after the reserved steps.")
     delta: float = Field(description="Of the run's limit: its own, or else its budget's.")
-    epsilon_limit: float = Field(description="Of the run's limit: its own, or else its budget's.")
+    used: float = Field(description="Share of the capacity of `binding_account` that is spent.")
     steps_remaining: int = Field(
         description="Further steps like the last one that fit in addition to the reserved ones."
     )
@@ -207,8 +207,10 @@ class CreatedReservation(Reservation):
         return cls(
             **dict(Reservation.of(held.reservation)),
             next_step=held.next_step,
-            **held.reading._asdict(),
-            epsilon_reserved=held.reserved.epsilon,
+            epsilon=held.epsilon,
+            epsilon_including_reserved=held.epsilon_including_reserved,
+            delta=held.delta,
+            used=held.used,
             steps_remaining=held.steps_remaining,
             binding_account=held.binding.id,
             binding_account_path=held.binding.path,

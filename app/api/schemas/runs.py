@@ -129,8 +129,6 @@ class Run(Account):
     declared_steps_per_hour: float | None
     deviations: list[Deviation] = Field(description="First deviation of each kind and direction from its declaration.")
     limit: Limit | None
-    delta: float = Field(description="Of the run's limit: its own, or else its budget's.")
-    epsilon_limit: float = Field(description="Of the run's limit: its own, or else its budget's.")
     steps_remaining: int | None = Field(
         description="Number of further default steps that every account admits, 0 in quarantine. Null: it has no "
         "default event, has ended, or waits for an approval or for its reservation."
@@ -143,7 +141,7 @@ class Run(Account):
         """Convert from the domain."""
         run, budget = record.run, record.budgets[0]
         return cls(
-            **account_members(record.own, record.reading, record.about),
+            **account_members(record.own, record.epsilon, record.delta, record.used, record.about),
             **run._asdict(),
             **asdict(run.declaration),
             number=record.about.number,

@@ -110,11 +110,14 @@ class StepAuthorization(Output):
     count: int
     requested_count: int = Field(description="More than `count` if the request was truncated.")
     next_step: int
-    epsilon: ExtendedNumber = Field(description="Of the run afterwards.")
+    epsilon: ExtendedNumber = Field(
+        description="Of the run afterwards, at `delta`: of all that it was charged, at most 0.5 % above what the "
+        "tightest accountant for releases that were fixed in advance computes, and never below."
+    )
     delta: float = Field(description="Of the run's limit: its own, or else its budget's.")
-    epsilon_limit: float = Field(description="Of the run's limit: its own, or else its budget's.")
+    used: float = Field(description="Share of the capacity of `binding_account` that is spent.")
     steps_remaining: int = Field(description="Number of further steps like the last one that every account admits.")
-    binding_account: str = Field(description="The account with the least room.")
+    binding_account: str = Field(description="The account that leaves the fewest of them, and so decides.")
     binding_account_path: str
     overdrawn: bool = Field(description="Whether reported steps exceeded a limit, which freezes the run.")
     reservation: str | None = Field(default=None, description="The reservation that the steps were taken from.")
@@ -137,7 +140,7 @@ def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
         "next_step": decision.next_step,
         "epsilon": decision.reading.epsilon,
         "delta": decision.reading.delta,
-        "epsilon_limit": decision.reading.epsilon_limit,
+        "used": decision.reading.used,
         "steps_remaining": decision.steps_remaining or 0,
         "binding_account": decision.binding_account_id,
         "binding_account_path": decision.binding_account_path,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.accounting.conversion import epsilon_of_curve
-from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, Usage, orders
+from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, Usage, orders, quotient
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import event_curve
 from app.ledger.filter.filters import (
@@ -31,6 +31,9 @@ from app.ledger.settings.allocation import Allocation
 from app.ledger.settings.policy_rules import Policy
 from app.ledger.settings.windows import ALWAYS, Window
 from app.ledger.step_events import PricedStep, StepEvent
+
+MOST_USED: Final = 1e9
+"""Used share of a capacity that bounds nothing of a loss."""
 
 MAX_DEPTH = 8
 """Maximum depth of budgets between a population and a run."""
@@ -104,9 +107,7 @@ class Account:
 
         A replaced unit may leave its partitions, and its replacement enter others: twice as many (ADR 0017).
         """
-        if self.partitions_per_unit is None:
-            return None
-        return self.partitions_per_unit * (2 if self.relation is NeighboringRelation.REPLACE_ONE else 1)
+        return parts_that_count(self.partitions_per_unit, self.relation)
 
     @property
     def weights_frozen(self) -> bool:
@@ -289,22 +290,36 @@ class Account:
     def _moved(self, exposure: ParallelExposure) -> Self:
         return replace(self.composed(value(exposure.spent), value(exposure.total)), exposure=exposure)
 
-    def epsilon(self, spent: RdpCurve | None = None) -> float:
-        """Compute the filter's epsilon of `spent`, or of another curve, at the limit's delta.
+    def used(self, loss: RdpCurve | None = None) -> float:
+        """Compute the share of its capacity that `spent`, or another loss, takes; above 1 if it is exceeded.
 
-        It is the smallest limit under which the same orders, or the same plan, would have admitted it.
+        It is the least of spent_j / B_j over the orders j of its filter, of the pure loss over the limit's epsilon, and
+        of the used share of the plan. So after n of N equal steps it is at most n / N. What is set aside for mechanisms
+        with a delta of their own may run out first: its share counts if it is larger, unless events are planned, for
+        which it was measured out. MOST_USED if no coordinate bounds the loss; 0 without a limit.
         """
-        curve = self.spent if spent is None else spent
-        if curve.is_zero:
+        curve = self.spent if loss is None else loss
+        if self.limit is None or curve.is_zero:
             return 0.0
         gate, plan = self.bounds(), self.plan
-        if plan is None or self.id not in curve.used or curve.delta > gate.room:
-            return gate.epsilon(curve)
-        return min(gate.epsilon(curve), plan.epsilon(curve.used[self.id]))
+        found = gate.used(curve)
+        if plan is not None and self.id in curve.used:
+            found = min(found, plan.share(curve.used[self.id]))
+        of_own_delta = quotient(curve.delta, gate.room)
+        if of_own_delta > 1 or not self.planned:
+            found = max(found, of_own_delta)
+        return min(found, MOST_USED)
 
-    def epsilon_rdp(self, delta: float) -> float:
-        """Compute what an in-process RDP accountant would print: a bound only if all events were fixed in advance."""
+    def rdp_epsilon(self, delta: float) -> float:
+        """Compute the epsilon at delta of what was spent, as if it had been fixed in advance, by its Rényi curve."""
         return epsilon_of_curve(orders(self.grid_version), self.spent, delta).epsilon
+
+
+def parts_that_count(partitions_per_unit: int | None, relation: NeighboringRelation) -> int | None:
+    """Compute `Account.parts_that_count`."""
+    if partitions_per_unit is None:
+        return None
+    return partitions_per_unit * (2 if relation is NeighboringRelation.REPLACE_ONE else 1)
 
 
 def usage_of(accounts: Iterable[Account], event: DpEvent) -> Usage:

@@ -1,27 +1,28 @@
 """Accounts as stored: their populations, times, charges since the last curves, partitions and alert thresholds.
 
-Epsilon grows with the spent curve, which never decreases, but computing it would cost more than the charge. One order
-is enough to prove that a threshold was not reached: epsilon is a minimum over orders and the plan, so it stays below
-as long as that order does. A watermark is the order, or the plan, and its maximum; once it is exceeded, epsilon and the
-next watermark are computed (ADR 0018).
+The used share grows with the spent curve, which never decreases, but computing it would cost more than the charge. One
+order is enough to prove that a threshold was not reached: the share is a minimum over orders and the plan, so it stays
+below as long as that order does. A watermark is the order, or the plan, and its maximum; once it is exceeded, the share
+and the next watermark are computed (ADR 0018).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from math import floor
+from fractions import Fraction
+from math import ceil, inf
 from operator import ge
 from typing import Final
 
 import numpy as np
 
-from app.accounting.curves import EXHAUSTED, UNIT, RdpCurve, pure_nats
+from app.accounting.curves import EXHAUSTED, PER_NAT, UNIT, RdpCurve
 from app.accounting.events import NeighboringRelation, fingerprint
-from app.ledger.accounts.account import Account
+from app.ledger.accounts.account import Account, zero_curve
 from app.ledger.accounts.alerts import DEFAULT_ALERT_SETTINGS, AlertSettings
 from app.ledger.plan.plan_filter import Coordinates
 from app.ledger.repeated_events import repeated
-from app.ledger.step_events import PricedStep
+from app.ledger.step_events import PricedStep, StepEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,14 @@ class Block:
 MOST_EVENTS: Final = 16
 """Maximum different events before the curves are written."""
 
+MOST_KINDS: Final = 1000
+"""Maximum different events of which an account keeps the counts."""
+
 UncompactedCharges = Mapping[str, tuple[int, int]]
 """Charges since the curves were written, by fingerprint: the count, and the count from holds."""
 
-
-_ROUNDING: Final = 2.0**-48
-"""Relative error allowed for each term of an epsilon; the watermark is a little early, and epsilon decides."""
+Counts = Mapping[str, int]
+"""Charges by the fingerprint of their event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,10 @@ class AccountRecord:
 
     Args:
         quarantine: the reason that writes are stopped, if they are.
-        uncompacted: charges since its curves were written; None: the curves must be written.
+        uncompacted: charges since its curves were written.
+        compacted: the charges before, which the written curves have; None: they are not counted, since there are more
+            than MOST_KINDS, or because disjoint parts are composed in it.
+        must_compact: whether the curves must be written.
         watermark: its threshold watermark, if computed.
     """
 
@@ -108,36 +114,91 @@ class AccountRecord:
     created_at: datetime
     updated_at: datetime
     quarantine: str | None = None
-    uncompacted: UncompactedCharges | None = field(default_factory=dict)
+    uncompacted: UncompactedCharges = field(default_factory=dict)
+    compacted: Counts | None = field(default_factory=dict)
+    must_compact: bool = False
     alert_settings: AlertSettings = DEFAULT_ALERT_SETTINGS
     watermark: ThresholdWatermark | None = None
 
+    @property
+    def counts(self) -> Counts | None:
+        """All charges by event; None if they are not counted."""
+        return counts_with(self.compacted, self.uncompacted)
+
     def charged_to(
-        self, account: Account, steps: Sequence[PricedStep], now: datetime, *, from_held: bool = False
+        self,
+        account: Account,
+        steps: Sequence[PricedStep],
+        now: datetime,
+        *,
+        from_held: bool = False,
+        compact: bool = False,
     ) -> "AccountRecord":
-        """Copy the record after steps, or their move from held, were charged to the account."""
+        """Copy the record after steps, or their move from held, were charged to the account.
+
+        `compact`: its curves must be written, since what it holds is not the difference.
+        """
         if account.exposure is not None:  # a maximum over partitions is no sum of events
             same = (account.spent, account.held) == (self.account.spent, self.account.held)
-            return self.changed_to(account, now, self.uncompacted if same else None)
-        if self.uncompacted is None:
-            return self.changed_to(account, now)
+            return self._after(account, now, self.uncompacted, self.compacted if same else None, compact=not same)
         counted = dict(self.uncompacted)
         for priced, repetitions in repeated(steps):
             key, count = fingerprint(priced.step.event), priced.step.count * repetitions
             times, taken = counted.get(key, (0, 0))
             counted[key] = (times + count, taken + count if from_held else taken)
-        return self.changed_to(account, now, counted if len(counted) <= MOST_EVENTS else None)
+        return self._after(account, now, counted, self.compacted, compact=compact or len(counted) > MOST_EVENTS)
 
-    def changed_to(
-        self, account: Account, now: datetime, uncompacted: UncompactedCharges | None = None
+    def changed_to(self, account: Account, now: datetime, *, compact: bool = True) -> "AccountRecord":
+        """Copy the record after a change of the account that charges nothing; `compact`: its curves have changed."""
+        return self._after(account, now, self.uncompacted, self.compacted, compact=compact)
+
+    def _after(
+        self,
+        account: Account,
+        now: datetime,
+        uncompacted: UncompactedCharges,
+        compacted: Counts | None,
+        *,
+        compact: bool,
     ) -> "AccountRecord":
-        """Copy the record after a change of the account, keeping the thresholds reached before."""
+        """Copy the record after a change, keeping the thresholds reached before."""
         if account.exposure is not None:  # valid for one run only
             account = replace(account, exposure=None)
         watermark = self.watermark or watermark_of(self.account, self.alert_settings.thresholds)
         # Hot path, once per account and step: dataclasses.replace takes three times as long.
-        same = (self.population, self.created_at)
-        return AccountRecord(account, *same, now, self.quarantine, uncompacted, self.alert_settings, watermark)
+        return AccountRecord(
+            account,
+            self.population,
+            self.created_at,
+            now,
+            self.quarantine,
+            uncompacted,
+            compacted,
+            compact or self.must_compact,
+            self.alert_settings,
+            watermark,
+        )
+
+    def with_executed(self, reserved: Iterable[StepEvent]) -> "AccountRecord":
+        """Copy the record of a run as if all that it holds, which are these steps, were charged."""
+        account = self.account
+        return self._as_if(account.spent + account.held, zero_curve(account.grid_version), reserved)
+
+    def with_charged(self, step: StepEvent, curve: RdpCurve) -> "AccountRecord":
+        """Copy the record as if steps with the curve of each were charged, whether they fit or not."""
+        return self._as_if(self.account.spent + curve.times(step.count), self.account.held, [step])
+
+    def _as_if(self, spent: RdpCurve, held: RdpCurve, charged: Iterable[StepEvent]) -> "AccountRecord":
+        further = dict(self.uncompacted)
+        for step in charged:
+            key = fingerprint(step.event)
+            times, taken = further.get(key, (0, 0))
+            further[key] = (times + step.count, taken)
+        return replace(self, account=replace(self.account, spent=spent, held=held), uncompacted=further)
+
+    def with_written_curves(self) -> "AccountRecord":
+        """Copy the record after its curves were written with all charges."""
+        return replace(self, uncompacted={}, compacted=self.counts, must_compact=False)
 
     def after(self, earlier: "AccountRecord") -> "AccountRecord":
         """Copy the record with an earlier watermark that still holds despite other charges."""
@@ -148,10 +209,20 @@ class AccountRecord:
         return replace(self, watermark=earlier.watermark)
 
 
+def counts_with(compacted: Counts | None, uncompacted: UncompactedCharges) -> Counts | None:
+    """Count all charges by event; None if they are not counted, or are of more than MOST_KINDS events."""
+    if compacted is None:
+        return None
+    total = dict(compacted)
+    for event, (times, _) in uncompacted.items():
+        total[event] = total.get(event, 0) + times
+    return total if len(total) <= MOST_KINDS else None
+
+
 def holds_on(watch: ThresholdWatermark, before: Account, now: Account) -> bool:
     """Check whether a watermark still proves the same for a later account state.
 
-    If not, epsilon must be computed. `now` may be older than `before` after a restore; then the thresholds that were
+    If not, the share must be computed. `now` may be older than `before` after a restore; then the thresholds that were
     reached may not be.
     """
     return (
@@ -163,11 +234,9 @@ def holds_on(watch: ThresholdWatermark, before: Account, now: Account) -> bool:
 
 
 def reached(account: Account, thresholds: Sequence[float]) -> int:
-    """Count the thresholds that an account's epsilon has reached; 0 without a limit."""
-    if account.limit is None:
-        return 0
-    epsilon, limit = account.epsilon(), account.limit.epsilon
-    return sum(epsilon >= threshold * limit for threshold in thresholds)
+    """Count the thresholds that the used share of an account's capacity has reached; 0 without a limit."""
+    used = account.used()
+    return sum(used >= threshold for threshold in thresholds)
 
 
 def watermark_of(account: Account, thresholds: Sequence[float]) -> ThresholdWatermark:
@@ -180,16 +249,16 @@ def watermark_of(account: Account, thresholds: Sequence[float]) -> ThresholdWate
         return ThresholdWatermark(passed, 0, EXHAUSTED, EXHAUSTED)
     if account.spent.is_zero:  # its filter may not be fixed yet
         return ThresholdWatermark(passed, 0, -1, 0)
-    gate, target = account.bounds(), thresholds[passed] * account.limit.epsilon
-    most = None if account.plan is None else account.plan.usage_below(target)
-    if most is not None and account.spent.delta <= gate.room:
-        by_plan = ThresholdWatermark(passed, 0, EXHAUSTED, gate.room, (account.id, most))
+    gate, target = account.bounds(), Fraction(thresholds[passed])
+    delta = gate.room if account.planned else min(gate.room, max(ceil(target * gate.room) - 1, 0))
+    if account.plan is not None:
+        by_plan = ThresholdWatermark(passed, 0, EXHAUSTED, delta, (account.id, account.plan.usage_below(target)))
         if by_plan.holds(account.spent):
             return by_plan
-    epsilons = account.spent.at(gate.places).nats() + gate.prices
-    best = int(np.argmin(epsilons))
-    place, price = int(gate.places[best]), float(gate.prices[best])
-    if pure_nats(account.spent.pure) < epsilons[best]:  # which the order that represents infinity bounds, at no price
-        place, price = account.spent.values.size - 1, 0.0
-    bound = floor((target - price - _ROUNDING * (target + abs(price))) / UNIT) - 1
-    return ThresholdWatermark(passed, place, max(-1, min(bound, EXHAUSTED - 1)), gate.room)
+    spent = account.spent.values[gate.places]
+    shares = np.where(gate.bounds > 0, spent / np.maximum(gate.bounds, 1), inf)
+    best = int(np.argmin(shares))
+    place, most = int(gate.places[best]), Fraction(int(gate.bounds[best]))
+    if gate.pure_share(account.spent.pure) < shares[best]:  # which the order that represents infinity bounds
+        place, most = account.spent.values.size - 1, Fraction(gate.pure, PER_NAT) / Fraction(UNIT)
+    return ThresholdWatermark(passed, place, min(ceil(target * most) - 1, EXHAUSTED - 1), delta)

@@ -1,7 +1,7 @@
 """Alerts, the settings and forecasts that cause them, and their deliveries to receivers (ADR 0018).
 
-A forecast does not extrapolate epsilon: the first step takes a large part of it, the thousandth almost none. A steady
-workload uses an evenly growing share of the filter's threshold at the order that admits longest.
+A forecast extrapolates the used share, which grows evenly with a steady workload, and not epsilon: the first step takes
+a large part of that, the thousandth almost none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,12 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final
 
-import numpy as np
-
-from app.accounting.curves import EXHAUSTED
-from app.ledger.accounts.account import Account
 from app.ledger.errors import InvalidInputError
 from app.ledger.query_parameters import parameter
 from app.ledger.wording import WordedEnum
 
 DEFAULT_THRESHOLDS: Final = (0.5, 0.8, 1.0)
-"""Shares of a limit's epsilon."""
+"""Used shares of a limit's capacity."""
 
 MOST_THRESHOLDS: Final = 10
 LARGEST_THRESHOLD: Final = 10.0
@@ -32,7 +28,7 @@ class AlertSettings:
     """An account's alert settings.
 
     Args:
-        thresholds: increasing shares of its limit's epsilon.
+        thresholds: increasing used shares of its limit's capacity.
         forecast_days: horizon of the forecast alert; 0 disables it.
     """
 
@@ -50,7 +46,7 @@ def check_thresholds(thresholds: Sequence[float]) -> None:
     if any(after <= before for before, after in pairwise(thresholds)):
         raise InvalidInputError("Thresholds are written in increasing order, each once.")
     if not all(0 < each <= LARGEST_THRESHOLD for each in thresholds):
-        raise InvalidInputError(f"A threshold is a share of the limit's epsilon, in (0, {LARGEST_THRESHOLD:g}].")
+        raise InvalidInputError(f"A threshold is a used share of the limit, in (0, {LARGEST_THRESHOLD:g}].")
 
 
 class AlertType(WordedEnum):
@@ -148,9 +144,6 @@ class DeliveryFilter:
     status: DeliveryStatus | None = parameter("Only items with this status.")
 
 
-LARGEST_SHARE: Final = 1e9
-"""Share of an exhausted account."""
-
 FARTHEST_DAYS: Final = 36_500.0
 """Longest forecast."""
 
@@ -165,24 +158,6 @@ class Forecast:
     share: float
     per_day: float | None
     days_left: float | None
-
-
-def share_used(account: Account) -> float:
-    """Compute the used share of an account's limit by its filter.
-
-    It is the minimum over orders j of spent_j / B_j, the share of planned steps, and the pure loss over epsilon; or the
-    used share of delta for own deltas if that is larger.
-    """
-    if account.spent.is_zero:
-        return 0.0
-    gate = account.bounds()
-    spent = account.spent.values[gate.places]
-    usable = (gate.bounds > 0) & (spent < EXHAUSTED)
-    by_order = np.where(usable, spent / np.maximum(gate.bounds, 1), LARGEST_SHARE)
-    by_delta = account.spent.delta / gate.room if gate.room > 0 else (LARGEST_SHARE if account.spent.delta else 0.0)
-    by_plan = LARGEST_SHARE if account.plan is None else account.plan.share(account.spent.used[account.id])
-    least = min(float(by_order.min()), by_plan, gate.pure_share(account.spent.pure))
-    return min(LARGEST_SHARE, max(least, by_delta))
 
 
 def forecast(share: float, before: float, days: float) -> Forecast:

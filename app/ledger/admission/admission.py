@@ -8,12 +8,12 @@ integer rounded down.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from math import inf
-from typing import NamedTuple
+from math import inf, nextafter
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from app.accounting.curves import DELTA_UNIT, EXHAUSTED, PURE, UNBOUNDED, UNIT, RdpCurve, orders, pure_nats, quotient
+from app.accounting.curves import DELTA_UNIT, UNBOUNDED, RdpCurve, quotient
 from app.ledger.accounts.account import Account, with_usage, zero_curve
 from app.ledger.admission.alternatives import Alternatives
 from app.ledger.event_differences import PlanDifference
@@ -23,28 +23,21 @@ from app.ledger.plan.plans import PlanStatus
 from app.ledger.step_events import PricedStep, total_cost
 
 
-class Reading(NamedTuple):
-    """A run's epsilon, and its governing limit: its own or the nearest ancestor's."""
-
-    epsilon: float
-    delta: float
-    epsilon_limit: float
-
-
 class Admission(NamedTuple):
     """An admitted charge and the path root to leaf after it.
 
     Args:
         steps_remaining: further repetitions of the last event that would fit now.
-        binding: the account with the fewest remaining.
+        binding: the account with the fewest remaining, which decides.
+        used: share of the capacity of that account that is spent.
         overdrawn: whether an account exceeds its limit; only reported steps do that.
         ended_plans: the plans that covered all charges before this one.
     """
 
     accounts: tuple[Account, ...]
-    reading: Reading
     steps_remaining: int
     binding: Account
+    used: float
     overdrawn: bool = False
     ended_plans: tuple["EndedPlan", ...] = ()
 
@@ -81,15 +74,12 @@ class LimitChange:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refused charge, in nats of the binding account at `order`.
+    """A refused charge, in shares of the capacity of the binding account.
 
     Args:
         binding: the account that admits the fewest of the requested steps.
-        epsilon: of the binding account, by its filter: spent, `epsilon_including_reserved` with what reservations hold,
-            and `epsilon_requested` with that and this charge.
-        order: the order at which the binding account comes closest to admitting.
-        requested: growth of the binding account.
-        limit: the threshold at `order`.
+        used: share that is spent, `used_including_reserved` with what reservations hold, and `used_requested` with that
+            and this charge, which is more than 1.
         delta_requested: growth of the mechanisms' own deltas.
         delta_left: of the binding account for own deltas.
         plan: of the binding account, which covers all that was charged to it, but not this.
@@ -99,16 +89,10 @@ class Refusal:
         limit_change: the latest change of the binding account's limit; None if it never changed or was not looked up.
     """
 
-    reading: Reading
     binding: Account
-    epsilon: float
-    epsilon_including_reserved: float
-    epsilon_requested: float
-    order: float
-    spent: float
-    held: float
-    requested: float
-    limit: float
+    used: float
+    used_including_reserved: float
+    used_requested: float
     delta_requested: float
     delta_left: float
     plan: PlanStatus | None
@@ -117,6 +101,9 @@ class Refusal:
     alternatives: Alternatives | None
     limit_change: LimitChange | None = None
 
+
+MORE_THAN_ALL: Final = nextafter(1.0, 2.0)
+"""Least share of a refused charge with all before it."""
 
 AlternativesSearch = Callable[[Sequence[Account], Sequence[PricedStep], int], Alternatives]
 """Finds the alternatives to a refused request for steps, of which a number of the first ones fit."""
@@ -201,7 +188,8 @@ def record(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission:
     remaining, binding = min_repetitions(accounts, (new,), steps[-1].curve)
     afterwards = tuple(account.charged(new) for account in accounts)
     overdrawn, ended = remaining < 0, ended_plans(path, afterwards, steps)
-    return Admission(afterwards, reading_of(afterwards), max(0, remaining), afterwards[binding], overdrawn, ended)
+    decides = afterwards[binding]
+    return Admission(afterwards, max(0, remaining), decides, decides.used(), overdrawn, ended)
 
 
 def ended_plans(
@@ -242,13 +230,6 @@ def repetitions_left(path: Sequence[Account], step: PricedStep) -> tuple[int, Ac
     accounts, [step] = _prepared(path, [step])
     remaining, binding = min_repetitions(accounts, (), step.curve)
     return max(0, remaining), accounts[binding]
-
-
-def reading_of(path: Sequence[Account]) -> Reading:
-    """Compute the epsilon of the last account on a path by the governing filter."""
-    governing = governing_of(path)
-    assert governing.limit is not None
-    return Reading(governing.epsilon(path[-1].spent), governing.limit.delta, governing.limit.epsilon)
 
 
 def governing_of(path: Sequence[Account]) -> Account:
@@ -303,31 +284,14 @@ def _refused(
     search: AlternativesSearch | None,
 ) -> Refusal:
     """Explain a refusal; `accounts` are those of the path, prepared for the steps."""
-    new = total_cost(steps)
     fitting, binding = _longest_prefix(accounts, steps)
+    growth, both = binding.grown_by(total_cost(steps)), binding.spent + binding.held
     gate = binding.bounds()
-    growth = binding.grown_by(new)
-    spent, asked = binding.spent.values[gate.places], growth.values[gate.places]
-    share = gate.left(binding.spent, binding.held) / np.maximum(asked, 1)
-    telling = (gate.bounds >= 0) & (spent < EXHAUSTED) & (asked < EXHAUSTED)
-    shown = telling if telling.any() else gate.bounds >= 0
-    closest = int(np.argmax(np.where(shown, share, -np.inf)))
-    order, limit = float(orders(binding.grid_version)[gate.places[closest]]), float(gate.bounds[closest]) * UNIT
-    losses = [float(curve.at(gate.places[[closest]]).nats()[0]) for curve in (binding.spent, binding.held, growth)]
-    if _pure_share(gate.pure - binding.spent.pure - binding.held.pure, growth.pure) > share[closest]:
-        order, limit = PURE, pure_nats(gate.pure)
-        losses = [pure_nats(curve.pure) for curve in (binding.spent, binding.held, growth)]
     return Refusal(
-        reading=reading_of(path),
         binding=binding,
-        epsilon=binding.epsilon(),
-        epsilon_including_reserved=binding.epsilon(binding.spent + binding.held),
-        epsilon_requested=binding.epsilon(binding.spent + binding.held + growth),
-        order=order,
-        spent=losses[0],
-        held=losses[1],
-        requested=losses[2],
-        limit=limit,
+        used=binding.used(),
+        used_including_reserved=binding.used(both),
+        used_requested=max(binding.used(both + growth), MORE_THAN_ALL),
         delta_requested=growth.delta_value(),
         delta_left=max(0, gate.room - binding.own_delta()) * DELTA_UNIT,
         plan=binding.plan_status if binding.is_planned() else None,

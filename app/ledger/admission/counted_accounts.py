@@ -26,18 +26,22 @@ from typing import NamedTuple
 
 from app.accounting.curves import RdpCurve, Usage
 from app.accounting.events import fingerprint
-from app.ledger.accounts.account import Account, usage_of
+from app.ledger.accounts.account import usage_of
 from app.ledger.accounts.account_records import (
     MOST_EVENTS,
     AccountRecord,
+    Counts,
     UncompactedCharges,
+    counts_with,
 )
-from app.ledger.admission.admission import Admission, Reading, governing_of
-from app.ledger.admission.repetition_room import Room
-from app.ledger.filter.filter_orders import Epsilons, FilterOrders
+from app.ledger.admission.admission import Admission, governing_of
+from app.ledger.admission.repetition_room import Room, UsedShares
 from app.ledger.filter.parallel_exposure import is_exact, without
 from app.ledger.plan.plan_filter import repeated
 from app.ledger.step_events import PricedStep
+
+KnownEpsilon = tuple[int, float]
+"""A number of repetitions of the current event, and an epsilon that holds up to it."""
 
 
 class CountMark(NamedTuple):
@@ -67,8 +71,8 @@ class CountedAccount:
         updated_at: time of the last one, or of the record.
         from_held: whether all these repetitions are taken out of what the account holds.
         room: before the repetitions of the current event; None if the rule must decide.
-        governing: of a run, the place in its path of the account whose filter gives its epsilon, once it was looked up.
-        governed: that account, and the run's loss at the orders of its filter before the repetitions.
+        shares: for the used share, of what is spent; None until it is asked for.
+        epsilon: of a run, up to which number of repetitions of the current event it is known, and the epsilon.
     """
 
     record: AccountRecord
@@ -81,9 +85,8 @@ class CountedAccount:
     updated_at: datetime = field(init=False)
     from_held: bool = False
     room: Room | None = field(default=None, repr=False)
-    governing: int | None = None
-    governed: tuple[Account, FilterOrders] | None = field(default=None, repr=False)
-    epsilons: Epsilons | None = field(default=None, repr=False)
+    shares: UsedShares | None = field(default=None, repr=False)
+    epsilon: KnownEpsilon | None = None
 
     def __post_init__(self) -> None:
         """Begin at the record's version."""
@@ -92,7 +95,7 @@ class CountedAccount:
     @property
     def uncompacted(self) -> UncompactedCharges:
         """The charges since the stored curves, with these."""
-        found = dict(self.record.uncompacted or {})
+        found = dict(self.record.uncompacted)
         for event, count in [(self.event, self.count), *((each, count) for each, (_, count) in self.charged.items())]:
             if count:
                 times, taken = found.get(event, (0, 0))
@@ -136,7 +139,7 @@ class CountedAccount:
     def _forget_counts(self) -> None:
         self.charged, self.event, self.curve, self.cost = {}, "", None, None
         self.count = 0
-        self.room = self.governed = self.epsilons = None
+        self.room = self.shares = self.epsilon = None
 
     def is_current(self, event: str, curve: RdpCurve, *, from_held: bool) -> bool:
         """Check whether this event is the one that is counted, and from where."""
@@ -164,40 +167,29 @@ class CountedAccount:
         self.count, self.version, self.updated_at = mark.repetitions, mark.version, mark.updated_at
         return True
 
-    def epsilon(self, governing: Account, number: int) -> float | None:
-        """Get the epsilon by the governing filter after a further `number` of repetitions; None to ask the rule."""
+    def used(self, number: int) -> float:
+        """Compute the used share after a further `number` of repetitions, as `Account.used` does."""
+        if self.shares is None:
+            assert self.cost is not None, "its event is counted"
+            account = self.record.account
+            self.shares = UsedShares.of(account, account.counting(self._spent(self.charged)), self.cost)
+        return self.shares.after(self.count + number)
+
+    def counts_after(self, number: int) -> Counts | None:
+        """Count all charges by event after a further `number` of repetitions; None if they are not counted."""
+        uncompacted = self.uncompacted
+        times, taken = uncompacted.get(self.event, (0, 0))
+        return counts_with(self.record.compacted, {**uncompacted, self.event: (times + number, taken)})
+
+    def spent_after(self, number: int) -> RdpCurve:
+        """Add up what is spent after a further `number` of repetitions."""
         assert self.cost is not None, "its event is counted"
-        if self.governed is None or self.governed[0] is not governing:
-            spent, gate = self._spent(self.charged), governing.bounds()
-            if spent.delta > gate.room:
-                return None
-            self.governed = governing, FilterOrders.of(gate, spent, self.cost)
-            self.epsilons = None
-        if self.epsilons is None:
-            self.epsilons = self._epsilons(*self.governed)
-        return self.epsilons(self.count + number)
-
-    def _epsilons(self, governing: Account, orders: FilterOrders) -> Epsilons:
-        """Prepare to compute epsilon as `Account.epsilon` does."""
-        assert self.cost is not None, "its event is counted"
-        by_orders, plan, each = orders.epsilons(), governing.plan, self.cost.used.get(governing.id)
-        if plan is None or each is None:
-            return by_orders
-        used = self.record.account.spent.used[governing.id]
-        for cost, count in self.charged.values():
-            used = repeated(used, cost.used[governing.id], count)
-        by_plan = plan.epsilons(used, each)
-
-        def epsilon(count: int) -> float | None:
-            found = by_orders(count)
-            return None if found is None else min(found, by_plan(count))
-
-        return epsilon
+        return self._spent(self.charged) + self.cost.times(self.count + number)
 
     def _is_plain(self, event: str) -> bool:
         """Check that only the limit and window decide, and that the curves need not be written."""
         account, known = self.record.account, self.record.uncompacted
-        if known is None or len({*known, *self.charged, self.event, event} - {""}) > MOST_EVENTS:
+        if self.record.must_compact or len({*known, *self.charged, self.event, event} - {""}) > MOST_EVENTS:
             return False
         unrestricted = self.record.quarantine is None and account.policy is None and account.organisation_policy is None
         return unrestricted and account.partitions_per_unit is None
@@ -223,10 +215,10 @@ class CountedAccount:
             self.room = Room.of(self.settled().account, cost, watermark, from_held=from_held)
         else:
             self.room = self.room.after(self.count, cost, watermark)
-            if self.governed is not None:
-                self.governed = self.governed[0], self.governed[1].after(self.count, curve)
+            if self.shares is not None:
+                self.shares = self.shares.charged(self.count, cost)
             self.charged = self._counts()
-        self.event, self.curve, self.cost, self.count, self.epsilons = event, curve, cost, 0, None
+        self.event, self.curve, self.cost, self.count, self.epsilon = event, curve, cost, 0, None
         return True
 
     def _spent(self, charged: Mapping[str, tuple[RdpCurve, int]]) -> RdpCurve:
@@ -261,7 +253,7 @@ def admit_by_counting(
         path: of a run, root to leaf.
         priced: the event with its cost and number of repetitions.
         left_of_reservation: repetitions that the reservation has left, if they are taken out of it; then the charge is
-            the account's of the run alone.
+            the account's of the run alone, and the account above with a limit tells how much is used if it has none.
     """
     key, curve, number = fingerprint(priced.step.event), priced.curve, priced.step.count
     own, reserved = path[-1], left_of_reservation is not None
@@ -277,13 +269,7 @@ def admit_by_counting(
         if remaining is None or left < remaining:
             remaining, binding = left, counted
     assert remaining is not None, "a path has accounts"
-    if own.governing is None:  # a run never moves
-        accounts = [counted.record.account for counted in path]
-        own.governing = [account.id for account in accounts].index(governing_of(accounts).id)
-    governing = path[own.governing].record.account
-    epsilon = own.epsilon(governing, number)
-    if epsilon is None:
-        return None
-    assert governing.limit is not None, "it governs"
-    reading = Reading(epsilon, governing.limit.delta, governing.limit.epsilon)
-    return Admission((), reading, remaining, binding.record.account)
+    if reserved and own.record.account.limit is None:
+        governing = governing_of([counted.record.account for counted in path])
+        return Admission((), remaining, own.record.account, governing.used())
+    return Admission((), remaining, binding.record.account, binding.used(number))

@@ -3,8 +3,8 @@
 from math import isinf
 from typing import NamedTuple
 
-from app.accounting.curves import EXHAUSTED, RdpCurve, added
-from app.ledger.accounts.account import Account
+from app.accounting.curves import EXHAUSTED, RdpCurve, added, quotient
+from app.ledger.accounts.account import MOST_USED, Account
 from app.ledger.accounts.account_records import ThresholdWatermark
 from app.ledger.filter.filter_orders import FilterOrders
 from app.ledger.filter.filters import UNLIMITED
@@ -36,6 +36,50 @@ class PlanRoom(NamedTuple):
     def after(self, count: int, cost: RdpCurve) -> "PlanRoom":
         """Charge the repetitions, and continue with another event."""
         return PlanRoom.of(self.owner, self.plan, repeated(self.taken, self.cost, count), cost)
+
+
+class UsedShares(NamedTuple):
+    """Shares of an account's capacity before repetitions of an event, for the share after them.
+
+    Args:
+        orders: its loss and the event's cost at the orders of its filter; None without a limit.
+        plan: id of the account, capacity of its plan, what is used of it and by a repetition; None without one.
+        own_delta: the share of own deltas that counts (`Account.used`), which the event does not change.
+    """
+
+    orders: FilterOrders | None
+    plan: tuple[str, Coordinates, Coordinates, Coordinates] | None
+    own_delta: float
+
+    @classmethod
+    def of(cls, account: Account, spent: RdpCurve, cost: RdpCurve) -> "UsedShares":
+        """Take the shares of a loss, and the cost of an event without a delta of its own."""
+        if account.limit is None:
+            return cls(None, None, 0.0)
+        gate, owner = account.bounds(), account.id
+        plan = None
+        if account.plan is not None and owner in spent.used:
+            plan = owner, account.plan.capacity, spent.used[owner], cost.used[owner]
+        own_delta = 0.0 if account.planned else quotient(spent.delta, gate.room)
+        return cls(FilterOrders.of(gate, spent, cost), plan, own_delta)
+
+    def charged(self, count: int, cost: RdpCurve) -> "UsedShares":
+        """Charge the repetitions, and continue with another event."""
+        orders, plan = None if self.orders is None else self.orders.after(count, cost), None
+        if self.plan is not None:
+            owner, capacity, used, each = self.plan
+            plan = owner, capacity, repeated(used, each, count), cost.used[owner]
+        return UsedShares(orders, plan, self.own_delta)
+
+    def after(self, count: int) -> float:
+        """Compute the used share after repetitions."""
+        if self.orders is None:
+            return 0.0
+        least = self.orders.used(count)
+        if self.plan is not None:
+            _, capacity, used, each = self.plan
+            least = min(least, max(map(quotient, repeated(used, each, count), capacity)))
+        return min(max(least, self.own_delta), MOST_USED)
 
 
 class Room(NamedTuple):

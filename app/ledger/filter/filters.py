@@ -64,19 +64,16 @@ class PlanBound:
         share: of the limit's delta, as it was chosen for the plan.
         delta: positive part of delta for the plan; less than the share if events have a delta of their own.
         steps: number of planned steps that fit, from the first.
-        epsilons: at this delta, of growing numbers of these steps, the last one all of them; none without steps.
     """
 
     share: float
     delta: float
     steps: int
-    epsilons: tuple[float, ...]
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         assert self.delta > 0
         assert self.steps >= 0
-        assert bool(self.epsilons) == bool(self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +258,14 @@ class FilterBounds:
         most = max(by_orders, pure_repetitions(self.pure - spent.pure, curve.pure))
         return min(most, (self.room - spent.delta) // curve.delta) if curve.delta else most
 
-    def epsilon(self, spent: RdpCurve) -> float:
+    def used(self, spent: RdpCurve) -> float:
+        """Compute the share of the bounds that a loss takes where that is least: at an order, or purely."""
+        losses = spent.values[self.places]
+        open_ = (self.bounds > 0) & (losses < EXHAUSTED)
+        by_orders = np.where(open_, losses / np.maximum(self.bounds, 1), inf)
+        return min(float(by_orders.min()), self.pure_share(spent.pure))
+
+    def limit_needed(self, spent: RdpCurve) -> float:
         """Compute the smallest epsilon limit under which this filter would still have admitted a loss."""
         if spent.delta > self.room:
             return inf

@@ -86,7 +86,7 @@ def _estimated_epsilon(account: Account, steps: Sequence[PricedStep]) -> float:
     found = 0.0
     for held in (False, True):
         prepared = account.prepared_for(steps, held=held)
-        found = max(found, prepared.bounds().epsilon(_after(prepared, steps)))
+        found = max(found, prepared.bounds().limit_needed(_after(prepared, steps)))
     return found
 
 

@@ -88,8 +88,8 @@ def _better(
     if without_it != by_plan or not planned.plan.steps:
         return without if without_it > by_plan else planned
     # All of it fits in both ways, so that what is left for more decides.
-    by_orders = filter_bounds(limit, without, grid_version).epsilon(total_cost(steps))
-    return without if by_orders < planned.plan.epsilons[-1] else planned
+    by_orders = filter_bounds(limit, without, grid_version).limit_needed(total_cost(steps))
+    return without if by_orders < workload_of(tuple(items), relation).epsilon(by_plan, planned.plan.delta) else planned
 
 
 def _admitted(bounds: FilterBounds, steps: Sequence[PricedStep], grid_version: int) -> int:

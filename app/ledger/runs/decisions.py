@@ -16,7 +16,6 @@ from typing import Final, NamedTuple, Self
 
 from app.accounting.events import fingerprint
 from app.ledger.accounts.metadata import title_of
-from app.ledger.admission.admission import Reading
 from app.ledger.audit import Actor, utc_text
 from app.ledger.ids import is_id
 from app.ledger.pages import PageRequest, is_moment, is_position, keyset_text
@@ -38,6 +37,23 @@ class DecisionOutcome(StrEnum):
 
 
 # What is made for each step is a named tuple: a frozen dataclass takes ten times as long to build.
+class Reading(NamedTuple):
+    """The numbers of a run after a decision.
+
+    Args:
+        epsilon: of all that the run was charged, at `delta`: as the tightest accountant for releases that were fixed
+            in advance computes it, at most 0.5 % above. It is no bound under adaptive choices, as the limit is.
+        delta: of the limit that governs the run: its own, or that of the nearest account above.
+        epsilon_limit: of that limit.
+        used: share of the capacity of the account that decides.
+    """
+
+    epsilon: float
+    delta: float
+    epsilon_limit: float
+    used: float
+
+
 class Decision(NamedTuple):
     """An immutable decision on a run's steps.
 
@@ -98,7 +114,7 @@ class DecisionEntry(NamedTuple):
         requested_count: number of requested steps; larger than `step_count` if only a prefix was admitted.
         items: (fingerprint of an event, count), in order.
         reservation_id: the reservation of the steps, or the forfeited one.
-        epsilon: of the run, afterwards, at `delta`.
+        epsilon: of the run, afterwards, at `delta`, as `used` of the account that decides; see `Reading`.
         steps_remaining: further repetitions of the last event; None if refused or forfeited.
         refusal_details: of a refusal, as stored text; `ended_plans` likewise, of steps that ended plans.
         population_version: of the population's account, afterwards.
@@ -120,6 +136,7 @@ class DecisionEntry(NamedTuple):
     epsilon: float
     delta: float
     epsilon_limit: float
+    used: float
     steps_remaining: int | None
     binding_account_id: str
     refusal_details: str | None
@@ -161,7 +178,8 @@ def canonical_entry(entry: DecisionEntry) -> str:
         f'"requested_count":{entry.requested_count},'
         f'"reservation_id":{reservation},"run_id":{_text(entry.run_id)},'
         f'"step_count":{entry.step_count},'
-        f'"steps_remaining":{_NULL if entry.steps_remaining is None else entry.steps_remaining}}}'
+        f'"steps_remaining":{_NULL if entry.steps_remaining is None else entry.steps_remaining},'
+        f'"used":{entry.used!r}}}'
     )
 
 
@@ -199,6 +217,7 @@ def entry_of(organisation_id: str, decision: Decision) -> DecisionEntry:
         reading.epsilon,
         reading.delta,
         reading.epsilon_limit,
+        reading.used,
         decision.steps_remaining,
         decision.binding_account_id,
         decision.refusal_details,

@@ -1,4 +1,4 @@
-"""The status of an account: what is spent, reserved and free of its limit, and how urgent that is."""
+"""The status of an account: what is used, reserved and left of its limit, and how urgent that is."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,6 @@ from typing import Final, NamedTuple, Self
 
 from app.ledger.accounts.account import AccountKind
 from app.ledger.accounts.account_records import AccountRecord
-from app.ledger.accounts.alerts import share_used
 from app.ledger.accounts.metadata import title_of
 from app.ledger.filter.filters import Limit
 from app.ledger.scheduling.availability import Available, room_of
@@ -35,9 +34,9 @@ class Severity(StrEnum):
 class AccountStatus(NamedTuple):
     """The state of an account without its curves: one of thousands in a list, on a page or among the metrics.
 
-    What is `free` can really be taken now: the least that its limit and those above it leave. Severity and order use
-    it, but for what is locked: that cannot be taken now, and is not used up either. A tuple is made several times as
-    fast as a frozen dataclass.
+    All parts are shares of an account's capacity (`Account.used`). What is `left` can really be taken now: the least
+    that its limit and those above it leave. Severity and order use it, but for what is locked: that cannot be taken
+    now, and is not used up either. A tuple is made several times as fast as a frozen dataclass.
 
     Args:
         quarantine: the reason, if the account is quarantined.
@@ -46,14 +45,13 @@ class AccountStatus(NamedTuple):
         number: tells apart the runs at one path.
         created_at: None if its numbers were not read.
         limit: None if its numbers were not read, or its row is damaged, so that its spending is unknown.
-        epsilon: spent, by the account's filter at its delta.
-        epsilon_including_reserved: spent and reserved.
-        share: of the limit that is spent, as the filter counts it.
-        remaining: epsilon that its own limit leaves, neither spent nor reserved, at its delta; at least 0.
-        per_day: growth of the share a day; None if there is not enough data.
+        used: share that is spent.
+        used_including_reserved: share that is spent and reserved.
+        remaining: share that its own limit leaves, neither spent nor reserved; at least 0.
+        per_day: growth of the used share a day; None if there is not enough data.
         empty_at: when the limit is reached at that rate; None if never or unknown.
         rated_at: time of reading; None until the burn rate is known.
-        available: epsilon that can be taken now, and the account that limits it; None: only its own limit is known.
+        available: what can be taken now, and the account that limits it; None: only its own limit is known.
         locked: what of its own limit is unlocked, if that is unlocked in parts.
         waiting: number of reservations that wait for it; 0 until `with_waiting_reservations`.
         path_empty_at: when the first limit along its path is reached, and `path_empty_by` the path of that account.
@@ -77,10 +75,9 @@ class AccountStatus(NamedTuple):
     number: int = 1
     created_at: datetime | None = None
     limit: Limit | None = None
-    epsilon: float = math.inf
-    epsilon_including_reserved: float = math.inf
+    used: float = math.inf
+    used_including_reserved: float = math.inf
     has_reserved: bool = False
-    share: float = math.inf
     remaining: float = 0.0
     per_day: float | None = None
     empty_at: datetime | None = None
@@ -99,14 +96,13 @@ class AccountStatus(NamedTuple):
         account = record.account
         assert account.limit is not None, "populations and budgets have limits"
         has_reserved = not account.held.is_zero
-        epsilon = account.epsilon()
+        used = account.used()
         return self._replace(
             created_at=record.created_at,
             limit=account.limit,
-            epsilon=epsilon,
-            epsilon_including_reserved=account.epsilon(account.spent + account.held) if has_reserved else epsilon,
+            used=used,
+            used_including_reserved=max(used, account.used(account.spent + account.held)) if has_reserved else used,
             has_reserved=has_reserved,
-            share=share_used(account),
             remaining=room_of(account),
         )
 
@@ -147,15 +143,15 @@ class AccountStatus(NamedTuple):
 
     @property
     def usable(self) -> float:
-        """Epsilon that its own limit leaves to charges: nothing in quarantine."""
+        """Share that its own limit leaves to charges: nothing in quarantine."""
         return 0.0 if self.quarantine is not None else self.remaining
 
     @property
-    def free(self) -> float:
-        """Epsilon that can really be taken now: the least along the path."""
+    def left(self) -> float:
+        """Share that can really be taken now: the least along the path."""
         if self.quarantine is not None or self.archived:
             return 0.0
-        return self.remaining if self.available is None else self.available.epsilon
+        return self.remaining if self.available is None else self.available.share
 
     @property
     def locked_by(self) -> Available | None:
@@ -176,49 +172,28 @@ class AccountStatus(NamedTuple):
         """Whether next to nothing can be taken until more is unlocked."""
         if self.limit is None or self.locked_by is None or self.utilisation >= NEARLY_EXHAUSTED:
             return False
-        return self.free <= (1 - NEARLY_EXHAUSTED) * self.limit.epsilon
+        return self.left <= 1 - NEARLY_EXHAUSTED
 
     @property
     def reserved(self) -> float:
-        """Epsilon that reservations add; infinite if the loss is unbounded."""
-        together = self.epsilon_including_reserved
-        return math.inf if math.isinf(together) else together - self.epsilon
-
-    @property
-    def spent_share(self) -> float:
-        """Share of the limit that is spent, in epsilon."""
-        return math.inf if self.limit is None else self.epsilon / self.limit.epsilon
-
-    @property
-    def unavailable_share(self) -> float:
-        """Share of the limit that cannot be taken any more; what is locked can be, later."""
-        if self.limit is None or self.available is None:
-            return math.inf
-        return 1 - (self.available.when_unlocked or self.available).epsilon / self.limit.epsilon
-
-    @property
-    def own_utilisation(self) -> float:
-        """Share of the limit that is spent or reserved."""
-        return math.inf if self.limit is None else max(self.share, self.epsilon_including_reserved / self.limit.epsilon)
+        """Share that reservations add."""
+        return 0.0 if self.limit is None else self.used_including_reserved - self.used
 
     @property
     def is_blocked(self) -> bool:
         """Whether an account above leaves next to nothing of what its own limit leaves."""
-        return self.own_utilisation < NEARLY_EXHAUSTED <= self.utilisation
+        return self.used_including_reserved < NEARLY_EXHAUSTED <= self.utilisation
 
     @property
     def utilisation(self) -> float:
-        """Share of the limit that is spent, reserved, or cannot be taken because of an account above.
+        """Used share with reservations: its own, or that of an account above that is fuller.
 
         A locked part of the limit does not count.
         """
-        if self.limit is None:
-            return math.inf
-        own, blocked_by = self.own_utilisation, self.blocked_by
-        if blocked_by is None:
+        own, blocked_by = self.used_including_reserved, self.blocked_by
+        if self.limit is None or blocked_by is None:
             return own
-        left = 0.0 if self.quarantine is not None else blocked_by.epsilon
-        return max(own, 1 - left / self.limit.epsilon)
+        return max(own, 1.0 if self.quarantine is not None else 1 - blocked_by.share)
 
     @property
     def time_to_exhaustion(self) -> timedelta | None:
@@ -232,7 +207,7 @@ class AccountStatus(NamedTuple):
     def severity(self) -> Severity:
         """How urgent the account's state is."""
         ends_in = self.time_to_exhaustion
-        if self.limit is None or self.epsilon > self.limit.epsilon or self.quarantine is not None:
+        if self.limit is None or self.used > 1 or self.quarantine is not None:
             return Severity.OVER
         used = self.utilisation
         if used >= NEARLY_EXHAUSTED:
@@ -264,5 +239,5 @@ def available_of(
         above = found.get(each.parent_id) if each.parent_id is not None else None
         if above_parts and each.id in above_parts:
             above = above_parts[each.id]
-        found[each.id] = own if above is None or own.epsilon <= above.epsilon else above
+        found[each.id] = own if above is None or own.share <= above.share else above
     return found

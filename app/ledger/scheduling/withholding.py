@@ -105,7 +105,7 @@ class LockedLimit:
 
     Args:
         withholding: of the account, without its shares' part.
-        locked: epsilon by which unlocking all of it would let the account take more.
+        locked: share of its capacity that unlocking all of it would let the account take.
     """
 
     withholding: Withholding

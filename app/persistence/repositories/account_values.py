@@ -62,7 +62,7 @@ def read_weights(text: str | None) -> FilterWeights | None:
 def weights_of(facts: Mapping[str, Any]) -> FilterWeights:
     """Parse frozen weights that `weights_facts` wrote."""
     plan = facts["plan"]
-    bound = None if plan is None else PlanBound(**{**plan, "epsilons": tuple(plan["epsilons"])})
+    bound = None if plan is None else PlanBound(**plan)
     return FilterWeights(tuple(facts["indices"]), tuple(facts["deltas"]), facts["reserve"], bound)
 
 

@@ -211,7 +211,14 @@ def _decoded(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
     population = Population(row.privacy_unit, relation, row.size)
     settings = read_alert_settings(row.alert_thresholds, row.forecast_days)
     return AccountRecord(
-        account, population, row.created_at, row.updated_at, row.quarantine_reason, uncompacted, settings
+        account,
+        population,
+        row.created_at,
+        row.updated_at,
+        row.quarantine_reason,
+        uncompacted,
+        balances.read_counts(row.charges),
+        alert_settings=settings,
     )
 
 
@@ -234,6 +241,7 @@ _CONTENTS: Final[Contents] = {
     accounts.c.uncompacted_charges: balances.read_uncompacted,
     accounts.c.plan_usage: balances.read_usage,
     accounts.c.alert_thresholds: lambda thresholds: read_alert_settings(thresholds, 0),
+    kept_balances.c.charges: balances.read_counts,
     kept_balances.c.spent_curve: RdpCurve.from_bytes,
     kept_balances.c.held_curve: RdpCurve.from_bytes,
     kept_balances.c.spent_delta: lambda delta: RdpCurve.from_bytes(b"", delta),

@@ -5,6 +5,7 @@ events the curve is written and the counts start again. Curves are saturating in
 order and grouping (ADR 0004, ADR 0013).
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from sqlalchemy import Connection, Row, insert
 from app.accounting.curves import RdpCurve, Usage
 from app.accounting.events import NeighboringRelation
 from app.ledger.accounts.account import Account, zero_curve
-from app.ledger.accounts.account_records import MOST_EVENTS, UncompactedCharges
+from app.ledger.accounts.account_records import MOST_EVENTS, Counts, UncompactedCharges
 from app.ledger.admission.counted_accounts import CountedAccount
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.filter.parallel_exposure import without
@@ -23,7 +24,13 @@ from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.persistence.tables import accounts, balances
 from app.persistence.tolerant_rows import json_object
 
-COLUMNS = (balances.c.spent_curve, balances.c.spent_delta, balances.c.held_curve, balances.c.held_delta)
+COLUMNS = (
+    balances.c.spent_curve,
+    balances.c.spent_delta,
+    balances.c.held_curve,
+    balances.c.held_delta,
+    balances.c.charges,
+)
 
 _ACCOUNT: Final = ("organisation_id", "id")
 _CHARGED = BulkStatement(accounts, ["uncompacted_charges", "plan_usage", "version", "updated_at"], _ACCOUNT)
@@ -75,7 +82,7 @@ def _prices_of(row: Row[Any]) -> CostTable:
 
 def add(tx: Connection, organisation_id: str, account: Account) -> None:
     """Add the balance of a new account."""
-    tx.execute(insert(balances).values(organisation_id=organisation_id, account_id=account.id, **_values(account)))
+    tx.execute(insert(balances).values(organisation_id=organisation_id, account_id=account.id, **_values(account, {})))
 
 
 def save(tx: Connection, changed: Sequence[tuple[str, CountedAccount]]) -> None:
@@ -86,7 +93,7 @@ def save(tx: Connection, changed: Sequence[tuple[str, CountedAccount]]) -> None:
             (
                 owner,
                 counted.record.account.id,
-                _charges_text(counted.uncompacted),
+                "{}" if counted.record.must_compact else _charges_text(counted.uncompacted),
                 usage_text(*counted.usage),
                 counted.version,
                 counted.updated_at,
@@ -95,9 +102,9 @@ def save(tx: Connection, changed: Sequence[tuple[str, CountedAccount]]) -> None:
         ],
     )
     written = [
-        (owner, counted.record.account.id, *_values(counted.record.account).values())
+        (owner, counted.record.account.id, *_values(counted.record.account, counted.record.counts).values())
         for owner, counted in changed
-        if counted.record.uncompacted is None
+        if counted.record.must_compact
     ]
     if written:
         _WRITTEN.execute(tx, written)
@@ -145,12 +152,23 @@ def read_uncompacted(text: str) -> UncompactedCharges:
     return {key: (times, taken) for key, (times, taken) in json_object(text).items()}
 
 
-def _values(account: Account) -> dict[str, bytes | int]:
+def read_counts(text: str | None) -> Counts | None:
+    """Parse the counts of the charges that the curves have."""
+    if text is None:
+        return None
+    found = json_object(text)
+    if any(type(count) is not int or count < 1 for count in found.values()):  # JSON allows other types
+        raise ValueError("A count of charges is a positive whole number.")
+    return found
+
+
+def _values(account: Account, counts: Counts | None) -> dict[str, bytes | int | str | None]:
     return {
         "spent_curve": _bytes(account.spent),
         "spent_delta": account.spent.delta,
         "held_curve": _bytes(account.held),
         "held_delta": account.held.delta,
+        "charges": None if counts is None else json.dumps(counts, separators=(",", ":")),
     }
 
 

@@ -17,7 +17,6 @@ from sqlalchemy import (
     select,
 )
 
-from app.ledger.admission.admission import Reading
 from app.ledger.audit import Actor
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs.decisions import (
@@ -27,6 +26,7 @@ from app.ledger.runs.decisions import (
     DecisionFilter,
     DecisionOutcome,
     DecisionWithPath,
+    Reading,
 )
 from app.ledger.step_events import StepEvent
 from app.persistence.bulk import BulkStatement
@@ -242,7 +242,7 @@ def _decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:
         **{name: getattr(row, name) for name in _PLAIN},
         outcome=DecisionOutcome(row.outcome),
         steps=steps,
-        reading=Reading(row.epsilon, row.delta, row.epsilon_limit),
+        reading=Reading(row.epsilon, row.delta, row.epsilon_limit, row.used),
         binding_account_path=row.binding_account_path,
         actor=Actor(row.actor, row.request_id),
     )

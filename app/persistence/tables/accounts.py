@@ -153,6 +153,7 @@ balances = owned_table(
     Column("held_curve", LargeBinary, nullable=False),
     *number_column("spent_delta", BigInteger),
     *number_column("held_delta", BigInteger),
+    *text_column("charges", Text(), nullable=True),
     foreign_key("accounts", account_id="id"),
     key=("account_id",),
     curve_lengths="length(spent_curve) % 8 = 0 AND length(held_curve) % 8 = 0",

@@ -140,6 +140,7 @@ decisions = owned_table(
     Column("epsilon", Float(53), nullable=False),
     Column("delta", Float(53), nullable=False),
     Column("epsilon_limit", Float(53), nullable=False),
+    Column("used", Float(53), nullable=False),
     *number_column("steps_remaining", BigInteger, nullable=True),
     *reference("binding_account_id", "accounts"),
     Column("refusal_details", Text),
@@ -168,7 +169,7 @@ decisions = owned_table(
         " AND reservation_id IS NOT NULL AND idempotency_key IS NULL)"
     ),
     ended_plans_unless_refused="outcome <> 'refused' OR ended_plans IS NULL",
-    reading_in_range="epsilon >= 0 AND delta > 0 AND epsilon_limit > 0",
+    reading_in_range="epsilon >= 0 AND delta > 0 AND epsilon_limit > 0 AND used >= 0",
 )
 
 decision_ranges = owned_table(

@@ -82,7 +82,7 @@ class AvailabilityReader:
         doubtful = [
             each.id
             for each in statuses
-            if each.parent_id is not None and each.parent_id in parallel and each.usable > found[each.parent_id].epsilon
+            if each.parent_id is not None and each.parent_id in parallel and each.usable > found[each.parent_id].share
         ]
         if not doubtful:
             return found
@@ -180,4 +180,4 @@ def read_available_along(
     stopped = {each.account.id for each in path if each.quarantine is not None}
     room = room_within(read_locked_limits(tx, organisation_id, [each.account for each in path], now))
     rooms = [Available(0.0 if each.id in stopped else room(each), each.id, each.path) for each in touched]
-    return min(reversed(rooms), key=lambda room: room.epsilon)
+    return min(reversed(rooms), key=lambda room: room.share)

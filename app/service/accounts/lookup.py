@@ -15,17 +15,24 @@ from app.ledger.scheduling.availability import Available
 from app.persistence.repositories import account_metadata, accounts, locks, partitions
 from app.persistence.repositories.dp_events import CostCache
 from app.service.accounts.availability import read_available
+from app.service.accounts.epsilons import read_epsilons
 from app.service.accounts.spec import ID_PREFIXES
 from app.service.auth.request_context import RequestContext
 
 
 @dataclass(frozen=True, slots=True)
 class AccountView:
-    """A population or budget with its metadata, its population, what it can still take, attestation and data block."""
+    """A population or budget with its metadata, its population, what it can still take, attestation and data block.
+
+    Args:
+        epsilon: of all that it was charged, at its limit's delta; `lifetime` likewise of its population.
+    """
 
     record: AccountRecord
     about: AccountMetadata
+    epsilon: float
     population: Account
+    lifetime: float
     available: Available
     attestation: Attestation | None
     block: Block | None
@@ -120,11 +127,14 @@ def _look_up(
 
 def account_views(tx: Connection, context: RequestContext, records: Sequence[AccountRecord]) -> list[AccountView]:
     """Add metadata, population, what is available, attestation and block to accounts; the order is kept."""
-    roots = {each.account.id: each.account for each in records if each.account.kind is AccountKind.POPULATION}
+    roots = {each.account.id: each for each in records if each.account.kind is AccountKind.POPULATION}
     missing = {each.account.population_id for each in records} - roots.keys()
     if missing:
         found = accounts.find_many(tx, CostCache(), context.organisation_id, sorted(missing))
-        roots |= {each.account.id: each.account for each in found}
+        roots |= {each.account.id: each for each in found}
+    read = {each.account.id: each for each in (*records, *roots.values())}
+    values = read_epsilons(tx, context.organisation_id, [(each, None) for each in read.values()])
+    epsilons = dict(zip(read, values, strict=True))
     composed = [each.account.id for each in records if each.account.partitions_per_unit is not None]
     said = partitions.attested(tx, context.organisation_id, composed) if composed else {}
     lower = [each.account.id for each in records if each.account.kind is AccountKind.BUDGET]
@@ -135,7 +145,9 @@ def account_views(tx: Connection, context: RequestContext, records: Sequence[Acc
         AccountView(
             each,
             about[each.account.id],
-            roots[each.account.population_id],
+            epsilons[each.account.id],
+            roots[each.account.population_id].account,
+            epsilons[each.account.population_id],
             available[each.account.id],
             said.get(each.account.id),
             blocks.get(each.account.id),

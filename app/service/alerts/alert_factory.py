@@ -1,6 +1,7 @@
 """Construction of alerts."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -8,7 +9,6 @@ from app.ledger.accounts.account import Account
 from app.ledger.accounts.alerts import Alert, AlertType, Forecast
 from app.ledger.runs.reservations import Reservation
 from app.service.ids import new_id
-from app.service.json_values import json_finite
 
 
 def threshold_alerts(account: Account, thresholds: Sequence[float], now: datetime) -> list[Alert]:
@@ -27,8 +27,8 @@ def exhausted_alert(account: Account, run: Account, now: datetime) -> Alert:
 def forecast_alert(account: Account, days: int, found: Forecast, at: datetime, now: datetime) -> Alert:
     """Build the alert that an account will reach its limit within `days`."""
     facts = {
-        "utilisation": found.share,
-        "utilisation_per_day": found.per_day,
+        "used": found.share,
+        "used_per_day": found.per_day,
         "exhaustion_at": at.isoformat(),
         "within_days": days,
     }
@@ -92,8 +92,7 @@ def _alert(kind: AlertType, account: Account, occasion: str, facts: dict[str, An
 def _account_payload(account: Account) -> dict[str, Any]:
     payload: dict[str, Any] = {"account": account.id, "account_path": account.path, "account_kind": str(account.kind)}
     if account.limit is not None:
-        payload |= json_finite(epsilon=account.epsilon())
-        payload |= {"epsilon_limit": account.limit.epsilon, "delta": account.limit.delta}
+        payload |= {"used": account.used(), "limit": asdict(account.limit)}
     return payload
 
 

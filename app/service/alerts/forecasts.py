@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts.account import Account
 from app.ledger.accounts.account_records import AccountRecord
-from app.ledger.accounts.alerts import Forecast, forecast, share_used
+from app.ledger.accounts.alerts import Forecast, forecast
 from app.ledger.errors import LedgerError
 from app.ledger.scheduling.availability import Available
 from app.persistence.database import Database
@@ -52,7 +52,7 @@ def forecast_limit(tx: Connection, organisation_id: str, record: AccountRecord, 
     """Forecast an account with a limit from its pace over seven days."""
     account = record.account
     base = base_readings(tx, organisation_id, {account.id: record.created_at}, now).get(account.id)
-    return extrapolate(share_used(account), base, now)
+    return extrapolate(account.used(), base, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class PathForecast:
     """The forecast of an account, and what the limits above mean for it.
 
     Args:
-        available: epsilon that can be taken now, and the account that limits it. Forecasts are of limits: what is
+        available: what can be taken now, and the account that limits it. Forecasts are of limits: what is
             locked counts there as unused.
         first: the account along the path whose limit is reached first, and when; None: none is expected to be.
     """
@@ -82,7 +82,7 @@ def forecast_path(tx: Connection, organisation_id: str, path: Sequence[AccountRe
     counted = counted or path[-1:]
     limited = [each for each in counted if each.account.limit is not None]
     bases = base_readings(tx, organisation_id, {each.account.id: each.created_at for each in limited}, now)
-    found = [(each, extrapolate(share_used(each.account), bases.get(each.account.id), now)) for each in limited]
+    found = [(each, extrapolate(each.account.used(), bases.get(each.account.id), now)) for each in limited]
     ends = [(each.account, seen.exhaustion_at) for each, seen in reversed(found) if seen.exhaustion_at is not None]
     return PathForecast(
         path[-1].account.id,
@@ -138,7 +138,7 @@ def _record_page(tx: Connection, context: RequestContext, due: Iterable[str]) ->
             continue
         assert record is not None, "accounts are never removed"
         _alert(tx, organisation_id, record, now)
-        usage_history.put(tx, organisation_id, account_id, Reading(share_used(record.account), now))
+        usage_history.put(tx, organisation_id, account_id, Reading(record.account.used(), now))
 
 
 def _alert(tx: Connection, organisation_id: str, record: AccountRecord, now: datetime) -> None:

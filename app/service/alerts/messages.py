@@ -7,6 +7,7 @@ from datetime import datetime
 from math import ceil
 from typing import Any, Final, NamedTuple
 
+from app.ledger.accounts.account import MOST_USED
 from app.ledger.accounts.alerts import Alert, AlertType
 from app.ledger.accounts.metadata import title_of
 from app.ledger.governance.proposals import ProposalKind
@@ -96,9 +97,8 @@ def _facts(payload: Mapping[str, Any]) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     if payload.get("account_path"):
         found.append((str(payload["account_kind"]).capitalize(), payload["account_path"]))
-    if "epsilon_limit" in payload:
-        limit, delta = payload["epsilon_limit"], payload["delta"]
-        found.append(("Spent", f"epsilon {_spent(payload['epsilon'])} of {limit:g}, at delta {delta:g}"))
+    if "limit" in payload:
+        found.append(("Used", f"{_percent(payload['used'])} of {_limit(payload['limit'])}"))
     if payload.get("proposed_by_name"):
         found += [("Proposed by", payload["proposed_by_name"]), ("Reason", payload["reason"])]
     if payload.get("decided_by_name"):
@@ -108,9 +108,9 @@ def _facts(payload: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _spent(epsilon: float | str) -> str:
-    """Format a spent epsilon, rounded up to a thousandth."""
-    return "infinity" if isinstance(epsilon, str) else f"{ceil(round(epsilon * 1000, 6)) / 1000:g}"
+def _percent(share: float) -> str:
+    """Format a used share, rounded up to a tenth of a percent."""
+    return "more than all" if share >= MOST_USED else f"{ceil(round(share * 1000, 6)) / 10:g} %"
 
 
 def _moment(text: str) -> str:
@@ -120,9 +120,9 @@ def _moment(text: str) -> str:
 def _threshold(payload: Mapping[str, Any]) -> Wording:
     share = f"{payload['threshold'] * 100:g} %"
     return Wording(
-        f"{payload['account_path']} has spent {share} of its epsilon",
-        f"The {payload['account_kind']} {payload['account_path']} has reached {share} of its limit: "
-        f"epsilon {_spent(payload['epsilon'])} of {payload['epsilon_limit']:g}.",
+        f"{payload['account_path']} has used {share} of its limit",
+        f"The {payload['account_kind']} {payload['account_path']} has used {_percent(payload['used'])} of its limit, "
+        f"{_limit(payload['limit'])}.",
         "Who plans this budget should decide what the rest is for, or propose a higher limit in time.",
     )
 
@@ -141,7 +141,7 @@ def _forecast(payload: Mapping[str, Any]) -> Wording:
     return Wording(
         f"{payload['account_path']} will be used up on {day}",
         f"At the pace of the last days, the {payload['account_kind']} {payload['account_path']} reaches its limit on "
-        f"{day}. {payload['utilisation'] * 100:.0f} % of it is used.",
+        f"{day}. {_percent(payload['used'])} of it is used.",
         "Who plans this budget should slow the training down, or propose a higher limit.",
     )
 
@@ -221,8 +221,7 @@ def _pending(payload: Mapping[str, Any]) -> Wording:
 def _opened(payload: Mapping[str, Any]) -> Wording:
     text = f"{payload['proposed_by_name']} proposes {_subject(payload)}."
     if "limit_before" in payload:
-        spent = _spent(payload["epsilon"])
-        text += f" The limit is {_limit(payload['limit_before'])} now, of which epsilon {spent} is spent."
+        text += f" The limit is {_limit(payload['limit_before'])} now, of which {_percent(payload['used'])} is used."
     return Wording(f"Approval needed: {_subject(payload)}", text, "Another person who may approve should decide.")
 
 

@@ -10,12 +10,13 @@ from sqlalchemy import Connection
 from app.accounting.events import fingerprint
 from app.ledger.accounts.account import Account, AccountKind, zero_curve
 from app.ledger.accounts.account_records import AccountRecord
-from app.ledger.admission.admission import governing_of, reading_of
+from app.ledger.admission.admission import governing_of
 from app.ledger.errors import AccountQuarantinedError
 from app.ledger.experiments import ChargingMode
 from app.ledger.runs.run import TERMINAL
 from app.persistence.repositories import account_metadata, accounts, audit, experiments, runs, usage_history
 from app.service.accounts.create import get_account
+from app.service.accounts.epsilons import delta_of_run, read_epsilon, read_epsilons, read_run_epsilon
 from app.service.audit.guarantees import guarantee
 from app.service.auth.request_context import RequestContext
 from app.service.experiments import ExperimentRecord, read_all
@@ -91,9 +92,9 @@ def run_statement(context: RequestContext, run_id: str, signer: Signer) -> dict[
             "mechanisms_in_all": kinds,
             "steps": steps,
             "decisions": usage_history.outcomes(tx, context.organisation_id, run_id),
-            "loss": _loss(governing, own.account, reading_of(touched).epsilon)
+            "loss": _loss(governing, own.account, read_run_epsilon(tx, context.organisation_id, path))
             | {"guarantee": guarantee(tx, context.organisation_id, governing, path)},
-            "accounts": [_account(_released(account)) for account in touched if account.limit is not None],
+            "accounts": [_account(tx, context, record) for record in path if record.account.limit is not None],
             "experiments": _experiments(tx, context, run_id, {tally.fingerprint for tally in events}),
             "chain": {"decisions": run.decisions, "head": run.chain_head.hex(), **_chain(tx, context)},
         }
@@ -121,7 +122,7 @@ def population_statement(context: RequestContext, population_id: str, signer: Si
             **_head(context, "population_statement"),
             "population": {"id": population_id, "name": record.account.name},
             "protected": _protected([record]),
-            "loss": _loss(released, released, released.epsilon())
+            "loss": _loss(released, released, _epsilon(tx, context, record))
             | {"guarantee": guarantee(tx, context.organisation_id, record.account, [record])},
             "runs": _trained(tx, context, ids),
             "runs_in_all": count,
@@ -160,7 +161,7 @@ def _protected(path: Sequence[AccountRecord]) -> list[dict[str, Any]]:
 
 
 def _loss(governing: Account, account: Account, epsilon: float) -> dict[str, Any]:
-    """Describe an account's privacy loss, by the filter and by the tightest accountant."""
+    """Describe an account's privacy loss."""
     assert governing.limit is not None, "it governs by its limit"
     return {
         "limit": asdict(governing.limit),
@@ -168,10 +169,8 @@ def _loss(governing: Account, account: Account, epsilon: float) -> dict[str, Any
         "limit_revision": governing.limit_revision,
         "plan": _plan(governing),
         "delta": governing.limit.delta,
-        **json_finite(
-            epsilon_by_filter=epsilon,
-            epsilon_rdp=account.epsilon_rdp(governing.limit.delta),
-        ),
+        **json_finite(epsilon=epsilon),
+        "used": governing.used(),
         "own_delta": account.spent.delta_value(),
     }
 
@@ -196,7 +195,17 @@ def _released(account: Account) -> Account:
     return replace(account, spent=account.spent + account.held, held=zero_curve(account.grid_version))
 
 
-def _account(account: Account) -> dict[str, Any]:
+def _epsilon(tx: Connection, context: RequestContext, record: AccountRecord) -> float:
+    """Read the epsilon of all that may have been released under an account."""
+    account = record.account
+    assert account.limit is not None, "it was looked for"
+    if account.held.is_zero or account.kind is AccountKind.RUN:
+        return read_epsilon(tx, context.organisation_id, record)
+    return _released(account).rdp_epsilon(account.limit.delta)
+
+
+def _account(tx: Connection, context: RequestContext, record: AccountRecord) -> dict[str, Any]:
+    account = _released(record.account)
     assert account.limit is not None, "it was looked for"
     return {
         "id": account.id,
@@ -204,7 +213,8 @@ def _account(account: Account) -> dict[str, Any]:
         "path": account.path,
         "limit": asdict(account.limit),
         "plan": _plan(account),
-        **json_finite(epsilon=account.epsilon()),
+        **json_finite(epsilon=_epsilon(tx, context, record)),
+        "used": account.used(),
     }
 
 
@@ -220,9 +230,8 @@ def _experiments(
             "runs": record.runs,
             "charging_mode": str(record.experiment.charging_mode),
             "choice": CHOICES[record.experiment.charging_mode] if _is_paid(record, charged) else NOT_CHARGED,
-            **json_finite(epsilon=record.reading.epsilon),
-            "delta": record.reading.delta,
-            "epsilon_limit": record.reading.epsilon_limit,
+            **json_finite(epsilon=record.epsilon),
+            "delta": record.delta,
         }
         for record in read_all(tx, context, found)
     ]
@@ -238,16 +247,20 @@ def _trained(tx: Connection, context: RequestContext, run_ids: Sequence[str]) ->
     states = {run.account_id: run for run in runs.get_many(tx, context.organisation_id, run_ids)}
     numbers = account_metadata.numbers_of(tx, context.organisation_id, run_ids)
     trained = []
-    for path in find_paths(tx, context, run_ids):
-        run, reading = states[path[-1].account.id], reading_of([record.account for record in path])
+    paths = find_paths(tx, context, run_ids)
+    deltas = [delta_of_run([record.account for record in path]) for path in paths]
+    wanted = [(path[-1], delta) for path, delta in zip(paths, deltas, strict=True)]
+    epsilons = read_epsilons(tx, context.organisation_id, wanted)
+    for path, epsilon, delta in zip(paths, epsilons, deltas, strict=True):
+        run = states[path[-1].account.id]
         trained.append(
             {
                 "id": run.account_id,
                 "path": path[-1].account.path,
                 "number": numbers.get(run.account_id, 1),
                 "status": str(run.status),
-                **json_finite(epsilon=reading.epsilon),
-                "delta": reading.delta,
+                **json_finite(epsilon=epsilon),
+                "delta": delta,
                 "decisions": run.decisions,
                 "head": run.chain_head.hex(),
             }

@@ -1,18 +1,20 @@
 """Steps that fit by counting: decided on the rows that the last group left, and charged to them in place."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, RepeatAndSelect
+from app.accounting.tightest_epsilon import APART, MOST_KINDS
 from app.ledger.accounts.account_records import AccountRecord
-from app.ledger.admission.admission import Admission
-from app.ledger.admission.counted_accounts import CountedAccount, CountMark, admit_by_counting
+from app.ledger.admission.admission import Admission, governing_of
+from app.ledger.admission.counted_accounts import CountedAccount, CountMark, KnownEpsilon, admit_by_counting
 from app.ledger.errors import PermissionDeniedError
-from app.ledger.runs.decisions import Decision, DecisionEntry, entry_hash, entry_of
+from app.ledger.filter.filters import Limit
+from app.ledger.runs.decisions import Decision, DecisionEntry, Reading, entry_hash, entry_of
 from app.ledger.runs.deviations import merge_deviations
 from app.ledger.runs.reservation_use import used_further
 from app.ledger.runs.reservations import Reservation, has_lapsed
@@ -24,7 +26,8 @@ from app.persistence.repositories.dp_events import CostTable
 from app.service.auth.request_context import RequestContext
 from app.service.charging.decision import request_fingerprint
 from app.service.charging.ledger_state import CachedRun, CountedRequest, CurrentRows, Key, LedgerState
-from app.service.charging.requests import Mode, StepCommand, StepRequest, StepResult, new_decision
+from app.service.charging.requests import Decided, Mode, StepCommand, StepRequest, StepResult, new_decision
+from app.service.charging.step_epsilons import STEP_EPSILONS, Workload
 
 
 @dataclass(slots=True)
@@ -33,6 +36,7 @@ class _Counted:
 
     Args:
         windows: of the accounts that are not always open.
+        governing: the limit at whose delta the run's epsilon is read.
         asked: the request that was counted last.
         taken: steps that the group has taken out of the run's reservation, by place of their event.
     """
@@ -40,6 +44,7 @@ class _Counted:
     stored: CachedRun
     path: dict[Key, CountedAccount]
     windows: tuple[Window, ...]
+    governing: Limit
     run: Run
     asked: CountedRequest | None
     taken: dict[int, int] = field(default_factory=dict)
@@ -161,6 +166,9 @@ class CountedSteps:
         outcome, place = self._admit(known, command, asked.priced)
         if outcome is None or outcome.steps_remaining <= 0 or _deviates(run, own.record, step, now):
             return None  # the last step raises an alert, or is the last one of the reservation
+        reading = _read(known, own, step.count, outcome.used)
+        if reading is None:
+            return None
         for at, counted in known.path.items() if place is None else [(key, own)]:
             if at not in self._charged:
                 self._charged[at] = counted, counted.mark
@@ -173,7 +181,7 @@ class CountedSteps:
             run,
             (step,),
             asked.fingerprint,
-            outcome,
+            Decided(outcome, reading),
             version,
             reservation_id=None if reservation is None else reservation.id,
         )
@@ -208,7 +216,9 @@ class CountedSteps:
         if any(counted.record.quarantine is not None for counted in path.values()):
             return None
         windows = tuple([account.window for account in accounts if account.window is not ALWAYS])
-        known = _Counted(cached, path, windows, cached.run, cached.asked)
+        governing = governing_of(accounts).limit
+        assert governing is not None, "it governs"
+        known = _Counted(cached, path, windows, governing, cached.run, cached.asked)
         self._runs[key] = known
         return known
 
@@ -235,6 +245,28 @@ class CountedSteps:
         if (owner, (account.relation, account.grid_version), event) not in self._state.stored_costs:
             return None
         return self._state.costs.cached(CostTable.of(owner, account), [event]).get(event)
+
+
+def _read(known: _Counted, own: CountedAccount, number: int, used: float) -> Reading | None:
+    """Read a run's numbers after a further number of repetitions that fit; None: its epsilon is not known yet."""
+    limit = known.governing
+    if own.epsilon is None or own.count + number > own.epsilon[0]:
+        own.epsilon = _epsilon_ahead(own, number, limit.delta)
+        if own.epsilon is None:
+            return None
+    return Reading(min(own.epsilon[1], limit.epsilon), limit.delta, limit.epsilon, used)
+
+
+def _epsilon_ahead(own: CountedAccount, number: int, delta: float) -> KnownEpsilon | None:
+    """Find an epsilon that holds after a number of repetitions, and up to how many; None: it must be computed."""
+    counts, account, after = own.counts_after(number), own.record.account, own.count + number
+    if counts is not None and len(counts) <= MOST_KINDS:
+        workload = Workload.of(account.relation, delta, account.id, counts)
+        found = STEP_EPSILONS.find(workload, counts, own.event)
+        return None if found is None else (after + found[0], found[1])
+    after += int(APART * after)
+    spent = own.spent_after(after - own.count)
+    return after, replace(account, spent=spent).rdp_epsilon(delta)
 
 
 def _follows(context: RequestContext, run: Run) -> bool:

@@ -35,8 +35,10 @@ from app.ledger.runs.run import (
 )
 from app.ledger.step_events import StepEvent, first_steps
 from app.service.alerts.alert_factory import exhausted_alert, overdrawn_alert
+from app.service.charging.readings import read_after
 from app.service.charging.remaining_training import remaining_training
 from app.service.charging.requests import (
+    Decided,
     Mode,
     NotLoadedError,
     OnExceed,
@@ -154,10 +156,15 @@ def _by_the_accounts(
     if isinstance(outcome, Refusal):
         outcome = _explained(work, command, outcome, steps)
         work.mentioned.update(step.event for step in steps)
-        return work.append(run, new_decision(command, run, steps, fingerprint, outcome, path[0].version))
+        reading = read_after(work, path, outcome.used)
+        return work.append(
+            run, new_decision(command, run, steps, fingerprint, Decided(outcome, reading), path[0].version)
+        )
     if request.mode is Mode.AUTHORIZE:
         require_plans_kept(sources_of(path), outcome.ended_plans)
-    decision = new_decision(command, run, steps, fingerprint, outcome, outcome.accounts[0].version)
+    reading = read_after(work, outcome.accounts, outcome.used, priced)
+    decided = Decided(outcome, reading)
+    decision = new_decision(command, run, steps, fingerprint, decided, outcome.accounts[0].version)
     if computed.prices:  # only then may the ledger lack any
         work.remember_costs(path[0], priced)
     work.charge(outcome.accounts, priced, now)

@@ -10,9 +10,10 @@ from app.accounting.events import DpEvent, RepeatAndSelect
 from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import LimitChange
 from app.ledger.admission.counted_accounts import CountedAccount
+from app.ledger.errors import LedgerUnavailableError
 from app.persistence.repositories import accounts as account_rows
 from app.persistence.repositories import decisions, experiments, idempotent_responses, locks, reservations, runs
-from app.persistence.repositories.dp_events import CostTable
+from app.persistence.repositories.dp_events import CostCache, CostTable, find_events
 from app.persistence.repositories.limit_changes import list_limit_changes
 from app.service.auth.request_context import RequestContext
 from app.service.charging.ledger_state import CachedRun, CostRule, CurrentRows, Key, LedgerState
@@ -100,7 +101,10 @@ def load_for(
 
 
 def load_missing(tx: Connection, state: LedgerState, work: UnitOfWork, missing: NotLoadedError) -> None:
-    """Load the rows that a decision lacks: all costs of a reservation, or the last change of a limit."""
+    """Load the rows that a decision lacks: kinds of event, all costs of a reservation, or a limit's last change."""
+    if missing.kinds:
+        load_kinds(tx, state.costs, work, missing.account, missing.kinds)
+        return
     if missing.reservation is None:
         work.limit_changes[missing.account.id] = find_limit_change(tx, work.organisation_id, missing.account)
         return
@@ -108,6 +112,22 @@ def load_missing(tx: Connection, state: LedgerState, work: UnitOfWork, missing: 
     events = {item.event for item in missing.reservation.items if item.unused}
     work.costs_of(missing.account).update(state.costs.find_events(tx, table, events))
     work.costed_reservations.add(missing.reservation.run_id)
+
+
+def load_kinds(tx: Connection, costs: CostCache, work: UnitOfWork, account: Account, kinds: Collection[str]) -> None:
+    """Load events that were charged to an account, with their curves.
+
+    Raises:
+        LedgerUnavailableError: one of them is missing, or was changed.
+    """
+    events = find_events(tx, work.organisation_id, kinds)
+    curves = costs.find(tx, CostTable.of(work.organisation_id, account), kinds)
+    work.kinds |= {each: (events[each], curves[each]) for each in kinds if each in events and each in curves}
+    if lost := set(kinds) - work.kinds.keys():
+        raise LedgerUnavailableError(
+            f"The event {min(lost)[:12]} or its price is missing, though {account.path} was charged with it. Nothing "
+            "is charged to it; run `epsilon-ledger verify`."
+        )
 
 
 def find_limit_change(tx: Connection, organisation_id: str, account: Account) -> LimitChange | None:

@@ -4,22 +4,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
-from app.accounting.curves import PURE
 from app.accounting.events import DpEvent
 from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import Admission, LimitChange, Refusal
 from app.ledger.admission.alternatives import Alternatives, AlternativeType
 from app.ledger.event_differences import PlanDifference
 from app.ledger.plan.plans import PlanStatus
-from app.ledger.runs.decisions import Decision, DecisionOutcome
+from app.ledger.runs.decisions import Decision, DecisionOutcome, Reading
 from app.ledger.runs.reservations import Reservation
 from app.ledger.runs.run import Run
 from app.ledger.step_events import StepEvent
 from app.service.auth.request_context import RequestContext
-from app.service.json_values import json_finite
 
 
 class Mode(StrEnum):
@@ -90,12 +87,28 @@ class ReservationRevokedError(Exception):
 
 
 class NotLoadedError(Exception):
-    """A decision needs rows that few decisions need: all costs of a reservation, or the last change of a limit."""
+    """A decision needs rows that few decisions need.
 
-    def __init__(self, account: Account, reservation: Reservation | None = None) -> None:
+    Args:
+        account: whose last change of its limit is needed, if nothing else is.
+        reservation: of which all costs are.
+        kinds: fingerprints of events that were charged to the account.
+    """
+
+    def __init__(
+        self, account: Account, reservation: Reservation | None = None, kinds: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__("rows must be loaded first")
         self.account = account
         self.reservation = reservation
+        self.kinds = kinds
+
+
+class Decided(NamedTuple):
+    """An outcome of the rule, and the numbers of the run after it."""
+
+    outcome: Admission | Refusal
+    reading: Reading
 
 
 def new_decision(
@@ -103,13 +116,13 @@ def new_decision(
     run: Run,
     steps: tuple[StepEvent, ...],
     fingerprint: str,
-    outcome: Admission | Refusal,
+    decided: Decided,
     population_version: int,
     *,
     reservation_id: str | None = None,
 ) -> Decision:
     """Build the decision; appending it to the chain adds the hash."""
-    request = command.request
+    request, (outcome, reading) = command.request, decided
     details, remaining = None, None
     kind = DecisionOutcome.REPORTED if request.mode is Mode.REPORT else DecisionOutcome.ADMITTED
     if isinstance(outcome, Refusal):
@@ -126,7 +139,7 @@ def new_decision(
         run.next_step,
         sum([step.count for step in steps]),
         sum([count for _, count in request.items]),
-        outcome.reading,
+        reading,
         remaining,
         outcome.binding.id,
         outcome.binding.path,
@@ -148,27 +161,14 @@ def refusal_payload(refusal: Refusal, steps: Sequence[StepEvent]) -> dict[str, A
 
 
 def refusal_details(refusal: Refusal) -> dict[str, Any]:
-    """Build the stored and returned numbers of a refusal.
-
-    The member `rdp` is the deciding comparison, in nats at one Rényi order.
-    """
+    """Build the stored and returned numbers of a refusal."""
     limit = refusal.binding.limit
     assert limit is not None, "only a limit refuses"
     return {
-        **json_finite(
-            epsilon=refusal.epsilon,
-            epsilon_including_reserved=refusal.epsilon_including_reserved,
-            epsilon_requested=refusal.epsilon_requested,
-        ),
-        "epsilon_limit": limit.epsilon,
-        "delta": limit.delta,
-        "rdp": json_finite(
-            order=inf if refusal.order == PURE else refusal.order,
-            spent=refusal.spent,
-            held=refusal.held,
-            requested=refusal.requested,
-            limit=refusal.limit,
-        ),
+        "used": refusal.used,
+        "used_including_reserved": refusal.used_including_reserved,
+        "used_requested": refusal.used_requested,
+        "limit": asdict(limit),
         "delta_requested": refusal.delta_requested,
         "delta_left": refusal.delta_left,
         "plan": None if refusal.plan is None else _plan_facts(refusal.plan, refusal.differences),
@@ -207,8 +207,7 @@ def _plan_facts(plan: PlanStatus, differences: Sequence[PlanDifference]) -> dict
 
 def _change_facts(change: LimitChange) -> dict[str, Any]:
     return {
-        "epsilon_before": change.before.epsilon,
-        "delta_before": change.before.delta,
+        "before": asdict(change.before),
         "changed_at": change.at.isoformat(),
         "actor": change.actor,
     }

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent
 from app.ledger.accounts.account import Account, with_usage, zero_curve
-from app.ledger.admission.admission import reading_of, repetitions_left
+from app.ledger.admission.admission import governing_of, repetitions_left
 from app.ledger.admission.composition import recompose, topmost_parallel_under
 from app.ledger.audit import Actor
 from app.ledger.errors import LedgerUnavailableError
@@ -29,7 +29,8 @@ from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.alerts.alert_factory import exhausted_alert, forfeited_alert, overdrawn_alert
 from app.service.auth.request_context import RequestContext
 from app.service.auth.use_cases import use_case
-from app.service.charging.loading import load_run
+from app.service.charging.loading import load_kinds, load_run
+from app.service.charging.readings import read_after
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
 
@@ -51,12 +52,15 @@ def close_reservation(
     others = _load_others(tx, work, path, before)
     run = work.run(before.run_id)
     used = [StepEvent(item.event, item.used) for item in before.items if item.used]
-    spent_before = _cost(work, path, used)
-    further = _cost(work, path, (*closing.charged, *closing.reported, *closing.forfeited))
+    further = (*closing.charged, *closing.reported, *closing.forfeited)
+    cost = _cost(work, path, further)
     reserved = _cost(work, path, [StepEvent(item.event, item.count) for item in before.items])
-    above = _above(work, path, others, spent_before + further, reserved)
-    own = path[-1].settle_hold(further, zero_curve(path[-1].grid_version))
-    work.change((*above, own), now)
+    above = _above(work, path, others, _cost(work, path, used) + cost, reserved)
+    own = path[-1].settle_hold(cost, zero_curve(path[-1].grid_version))
+    work.charge(above, _priced(work, path, (*used, *further)), now, from_held=True, compact=True)
+    work.charge([own], _priced(work, path, further), now, from_held=True, compact=True)
+    if counts := work.record(own.id).counts:
+        load_kinds(tx, CostCache(), work, own, counts)
     outcomes = {
         DecisionOutcome.ADMITTED: closing.charged,
         DecisionOutcome.REPORTED: closing.reported,
@@ -134,7 +138,7 @@ def _append(work: UnitOfWork, run: Run, ended: _Ended, outcome: DecisionOutcome,
         run = run._replace(status=RunStatus.OVERDRAWN)
         exhausted = exhausted_alert(over, path[-1], ended.at)
         work.alerts += [overdrawn_alert(path[-1], over, ended.at), exhausted]
-    work.append(run, _decision(path, run, ended, outcome, priced, over))
+    work.append(run, _decision(work, path, run, ended, outcome, priced, over=over))
     return work.run(run.account_id)
 
 
@@ -186,17 +190,20 @@ def _above(
 
 
 def _decision(
+    work: UnitOfWork,
     path: Sequence[Account],
     run: Run,
     ended: _Ended,
     outcome: DecisionOutcome,
     steps: Sequence[PricedStep],
+    *,
     over: Account | None,
 ) -> Decision:
     """Build the chain entry of the accounts after the close."""
     remaining, binding = None, over or path[-1]
     if outcome is not DecisionOutcome.FORFEITED and over is None:
         remaining, binding = repetitions_left(path, steps[-1])
+    limited = binding if binding.limit is not None else governing_of(path)
     count = sum(priced.step.count for priced in steps)
     request = json.dumps([ended.id, str(outcome), count])
     return Decision(
@@ -208,7 +215,7 @@ def _decision(
         first_step=run.next_step,
         step_count=count,
         requested_count=count,
-        reading=reading_of(path),
+        reading=read_after(work, path, limited.used()),
         steps_remaining=remaining,
         binding_account_id=binding.id,
         binding_account_path=binding.path,

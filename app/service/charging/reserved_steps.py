@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from app.accounting.curves import RdpCurve
 from app.ledger.accounts.account import Account, with_usage, zero_curve
-from app.ledger.admission.admission import Admission, reading_of
+from app.ledger.admission.admission import Admission, governing_of
 from app.ledger.filter.parallel_exposure import is_exact, without
 from app.ledger.governance.policy_checks import require_open
 from app.ledger.runs.decisions import Decision
@@ -12,7 +12,15 @@ from app.ledger.runs.reservation_use import count_covered, is_revoked, take
 from app.ledger.runs.reservations import Reservation, Shortfall, remaining_items
 from app.ledger.runs.run import Run
 from app.ledger.step_events import StepEvent, first_steps, total_cost
-from app.service.charging.requests import NotLoadedError, OnExceed, ReservationRevokedError, StepCommand, new_decision
+from app.service.charging.readings import read_after
+from app.service.charging.requests import (
+    Decided,
+    NotLoadedError,
+    OnExceed,
+    ReservationRevokedError,
+    StepCommand,
+    new_decision,
+)
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import price_steps
 
@@ -49,13 +57,13 @@ def charge_reserved(
     held = without(own.held, cost) if exact else _held_by(work, command, path, taken)
     after = own.settle_hold(cost, held)
     remaining = next(item.left for item in taken.items if item.event == steps[-1].event)
-    outcome = Admission((after,), reading_of((*path[:-1], after)), remaining, after)
-    decision = new_decision(command, run, steps, fingerprint, outcome, path[0].version, reservation_id=taken.id)
+    charged = (*path[:-1], after)
+    limited = after if after.limit is not None else governing_of(charged)
+    outcome = Admission((after,), remaining, after, limited.used())
+    decided = Decided(outcome, read_after(work, charged, outcome.used, priced))
+    decision = new_decision(command, run, steps, fingerprint, decided, path[0].version, reservation_id=taken.id)
     work.take(taken)
-    if exact:
-        work.charge((after,), priced, command.context.now, from_held=True)
-    else:
-        work.change((after,), command.context.now)
+    work.charge((after,), priced, command.context.now, from_held=True, compact=not exact)
     return work.append(run, decision, work.find_deviations(run, steps, command.context.now))
 
 

@@ -89,7 +89,7 @@ def remember(state: LedgerState, work: UnitOfWork) -> None:
     """Cache the rows of a committed unit of work."""
     owner = work.organisation_id
     state.accounts.put_many(
-        ((owner, each), counted if counted.record.uncompacted is not None else _compacted(counted.record))
+        ((owner, each), _compacted(counted.record) if counted.record.must_compact else counted)
         for each, counted in work.accounts.items()
     )
     state.current.update((owner, each) for each in work.accounts)
@@ -109,4 +109,4 @@ def remember(state: LedgerState, work: UnitOfWork) -> None:
 
 def _compacted(record: AccountRecord) -> CountedAccount:
     """Cache an account whose curves were written."""
-    return CountedAccount(replace(record, uncompacted={}))
+    return CountedAccount(record.with_written_curves())

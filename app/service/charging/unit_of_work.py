@@ -43,6 +43,7 @@ class UnitOfWork:
         reused_keys: idempotency keys of requests of other kinds.
         by_first_step: decisions that advanced a run, by run, attempt and first step.
         costs: costs of events.
+        kinds: events that were charged before, with their curves, by fingerprint.
         costed_reservations: runs whose reservations have all their costs loaded.
         limit_changes: the last change of an account's limit; None: the log has none.
         decided: entries of decisions to append, with their hashes.
@@ -69,6 +70,7 @@ class UnitOfWork:
     reused_keys: set[str] = field(default_factory=set)
     by_first_step: dict[tuple[str, int, int], Decision] = field(default_factory=dict)
     costs: dict[CostRule, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
+    kinds: dict[str, tuple[DpEvent, RdpCurve]] = field(default_factory=dict)
     costed_reservations: set[str] = field(default_factory=set)
     limit_changes: dict[str, LimitChange | None] = field(default_factory=dict)
     decided: list[tuple[DecisionEntry, bytes]] = field(default_factory=list)
@@ -211,15 +213,21 @@ class UnitOfWork:
         self.move(self.run(closed.run_id)._replace(reservation_id=None))
 
     def charge(
-        self, charged: Iterable[Account], steps: Sequence[PricedStep], now: datetime, *, from_held: bool = False
+        self,
+        charged: Iterable[Account],
+        steps: Sequence[PricedStep],
+        now: datetime,
+        *,
+        from_held: bool = False,
+        compact: bool = False,
     ) -> None:
-        """Replace accounts that these steps, or their move from held, charged."""
+        """Replace accounts that these steps, or their move from held, charged; see `AccountRecord.charged_to`."""
         for account in charged:
             before = self.record(account.id)
-            self._write(before, before.charged_to(account, steps, now, from_held=from_held))
+            self._write(before, before.charged_to(account, steps, now, from_held=from_held, compact=compact))
 
     def change(self, changed: Iterable[Account], now: datetime) -> None:
-        """Replace accounts; their curves are written in full."""
+        """Replace accounts that nothing was charged to; their curves are written in full."""
         for account in changed:
             before = self.record(account.id)
             self._write(before, before.changed_to(account, now))
@@ -228,7 +236,7 @@ class UnitOfWork:
         """Give a run's account a new version, so that no cached row of the run is valid any more."""
         before = self.record(run_id)
         account = replace(before.account, version=before.account.version + 1)
-        self._write(before, before.changed_to(account, now or before.updated_at, before.uncompacted))
+        self._write(before, before.changed_to(account, now or before.updated_at, compact=False))
 
     def _write(self, before: AccountRecord, after: AccountRecord) -> None:
         account_id = after.account.id

@@ -95,10 +95,7 @@ def _counted(tx: Connection, context: RequestContext, found: Sequence[Unapproved
     own = {record.account.id: record.account for record in records}
     for each in unsure:
         account = own[each.id]
-        # Without a limit of its own it has no filter: its curve is read at the smallest delta of its budgets.
-        read = epsilon_of_curve(orders(account.grid_version), account.spent, each.delta).epsilon
-        spent = 0.0 if account.spent.is_zero else read if account.limit is None else account.epsilon()
-        counted.append(each.counted(spent))
+        counted.append(each.counted(account.rdp_epsilon(each.delta)))
     return counted
 
 

@@ -188,7 +188,7 @@ def _labelled(stats: LedgerStats | None) -> Iterator[Metric]:
     kinds = GaugeMetricFamily("epsilon_ledger_accounts", "Populations and budgets.", labels=("kind",))
     full = GaugeMetricFamily(
         "epsilon_ledger_accounts_over_threshold",
-        "Populations and budgets whose epsilon is at least this share of the limit.",
+        "Populations and budgets of whose capacity at least this share is used.",
         labels=("kind", "threshold"),
     )
     exhausted = GaugeMetricFamily(
@@ -202,28 +202,23 @@ def _labelled(stats: LedgerStats | None) -> Iterator[Metric]:
         for kind in (AccountKind.POPULATION, AccountKind.BUDGET):
             theirs = [use for use in stats.uses if use.kind is kind]
             kinds.add_metric([str(kind)], len(theirs))
-            exhausted.add_metric([str(kind)], sum(use.unavailable_share >= NEARLY_EXHAUSTED for use in theirs))
+            exhausted.add_metric([str(kind)], sum(use.utilisation >= NEARLY_EXHAUSTED for use in theirs))
             for threshold in THRESHOLDS:
-                full.add_metric([str(kind), f"{threshold:g}"], sum(use.spent_share >= threshold for use in theirs))
+                full.add_metric([str(kind), f"{threshold:g}"], sum(use.used >= threshold for use in theirs))
     yield from (runs, kinds, full, exhausted)
 
 
 def _named(uses: list[AccountStatus], most: int) -> Iterator[Metric]:
-    """Yield the utilisation of the fullest populations and budgets: those of which the least can be taken."""
+    """Yield the used shares of the fullest populations and budgets: those of which the least can be taken."""
     labels = ("organisation", "kind", "account")
-    epsilon = GaugeMetricFamily(
-        "epsilon_ledger_account_epsilon_ratio",
-        "Spent epsilon divided by the limit, of the fullest accounts.",
+    used = GaugeMetricFamily(
+        "epsilon_ledger_account_used_ratio",
+        "Used share of the capacity, of the fullest accounts.",
         labels=labels,
     )
-    share = GaugeMetricFamily(
-        "epsilon_ledger_account_utilisation_ratio",
-        "Used share of the limit by the filter, of the fullest accounts; 1 admits nothing.",
-        labels=labels,
-    )
-    available = GaugeMetricFamily(
-        "epsilon_ledger_account_available_epsilon",
-        "Epsilon that can be taken now, by the limit and those above, of the fullest accounts.",
+    left = GaugeMetricFamily(
+        "epsilon_ledger_account_left_ratio",
+        "Share of the capacity that can be taken now, by the limit and those above, of the fullest accounts.",
         labels=labels,
     )
     unlocked = GaugeMetricFamily(
@@ -231,17 +226,16 @@ def _named(uses: list[AccountStatus], most: int) -> Iterator[Metric]:
         "Unlocked part of the limit, of the accounts that unlock theirs in parts, the least first.",
         labels=labels,
     )
-    uses.sort(key=lambda use: (use.unavailable_share, use.spent_share, use.share), reverse=True)
+    uses.sort(key=lambda use: (use.utilisation, use.used), reverse=True)
     for kind in (AccountKind.POPULATION, AccountKind.BUDGET):
         for use in [use for use in uses if use.kind is kind][:most]:
             named = [use.organisation_id, str(kind), use.path]
-            epsilon.add_metric(named, use.spent_share)
-            share.add_metric(named, use.share)
-            available.add_metric(named, use.free)
+            used.add_metric(named, use.used)
+            left.add_metric(named, use.left)
         parts = [(use.locked.part, use) for use in uses if use.kind is kind and use.locked is not None]
         for part, use in sorted(parts, key=itemgetter(0))[:most]:
             unlocked.add_metric([use.organisation_id, str(kind), use.path], part)
-    yield from (epsilon, share, available, unlocked)
+    yield from (used, left, unlocked)
 
 
 def _gauge(name: str, help_text: str, value: float | None) -> Metric:

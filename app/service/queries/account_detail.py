@@ -21,6 +21,7 @@ from app.ledger.step_events import StepEvent
 from app.persistence.repositories import account_metadata, decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.accounts.damaged_rows import read_tolerating_damage
+from app.service.accounts.epsilons import read_epsilons
 from app.service.accounts.lookup import AccountView, account_views, find_path_of
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
@@ -87,10 +88,10 @@ class WhatIfResult:
 
 @dataclass(frozen=True, slots=True)
 class Spender:
-    """A child that was charged, and the epsilon of its spending `alone`; values are None if its row is damaged."""
+    """A child that was charged, and the epsilon of its charges; None if its row is damaged."""
 
     child: ChildShare
-    alone: float | None
+    epsilon: float | None
     updated_at: datetime | None
 
 
@@ -195,11 +196,15 @@ def _spenders(
 ) -> tuple[Spender, ...]:
     children = {each.account_id: each for each in history.children if each.account_id is not None}
 
-    def spender(record: AccountRecord) -> Spender:
-        return Spender(children[record.account.id], account.epsilon(record.account.spent), record.updated_at)
-
-    found, _ = read_tolerating_damage(tx, context.organisation_id, list(children), spender)
-    return tuple(found.get(child_id, Spender(child, None, None)) for child_id, child in children.items())
+    assert account.limit is not None, "populations and budgets have limits"
+    found, _ = read_tolerating_damage(tx, context.organisation_id, list(children), lambda record: record)
+    delta = account.limit.delta
+    values = read_epsilons(tx, context.organisation_id, [(record, delta) for record in found.values()])
+    known = {
+        child_id: Spender(children[child_id], epsilon, record.updated_at)
+        for (child_id, record), epsilon in zip(found.items(), values, strict=True)
+    }
+    return tuple(known.get(child_id, Spender(child, None, None)) for child_id, child in children.items())
 
 
 def what_if(

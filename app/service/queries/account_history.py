@@ -12,7 +12,7 @@ import numpy as np
 from sqlalchemy import Connection
 
 from app.accounting.conversion import spread
-from app.accounting.curves import EXHAUSTED, PER_NAT, UNBOUNDED, UNIT, RdpCurve, orders, pure_units
+from app.accounting.curves import EXHAUSTED, PER_NAT, UNBOUNDED, UNIT, RdpCurve, pure_units
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.admission.admission import LimitChange
@@ -22,6 +22,7 @@ from app.persistence.repositories import dp_events, overview_queries, usage_hist
 from app.persistence.repositories.dp_events import CostTable
 from app.persistence.repositories.limit_changes import list_limit_changes
 from app.persistence.repositories.usage_history import ChargedRun, Sample
+from app.service.accounts.epsilons import read_epsilon, read_epsilons_of
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
 from app.service.queries.spend_series import SpendSeries, curve_at, spend_series
@@ -41,7 +42,10 @@ CHANGES: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class ChildShare:
-    """A child's share of the account's threshold at each moment; without an id, of all other children together."""
+    """A child's part of the account's used share at each moment; without an id, of all other children together.
+
+    The parts add up, since they are those of the one coordinate of the filter that decides.
+    """
 
     account_id: str | None
     path: str
@@ -51,13 +55,12 @@ class ChildShare:
 
 @dataclass(frozen=True, slots=True)
 class AccountHistory:
-    """An account's epsilon over time.
+    """What was charged to an account over time.
 
     Args:
         moments: creation of the account, then times of charges, evenly thinned out.
-        epsilons: at each moment, by the account's present filter and delta.
-        order: the order at which the filter decides, where the children's shares add up; None: its plan decides, or
-            nothing is spent.
+        epsilons: at each moment, of all that was charged before, at the account's present delta.
+        used: share of the account's present capacity at each moment.
         children: the largest share at the last moment first.
         decisions: number of decisions under the account; `read` of them were used.
         exact: whether all charges were read; otherwise only the end is exact, and charges between samples are evenly
@@ -67,7 +70,7 @@ class AccountHistory:
     account: Account
     moments: tuple[datetime, ...]
     epsilons: tuple[float, ...]
-    order: float | None
+    used: tuple[float, ...]
     children: tuple[ChildShare, ...]
     changes: tuple[LimitChange, ...]
     decisions: int
@@ -111,7 +114,7 @@ def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_point
     each = max(1, SAMPLES // max(1, len(parts)))
     found = [one for one in usage_history.sample_decisions(tx, organisation_id, account.id, each) if one.charged]
     if not found or account.spent.is_zero:
-        return AccountHistory(account, (), (), None, (), (), decisions, len(found), exact=True)
+        return AccountHistory(account, (), (), (), (), (), decisions, len(found), exact=True)
     events = usage_history.events_of(tx, organisation_id, account.id, each, EVENTS)
     prices = CostTable.of(organisation_id, account)
     keys = {key for one in found for key, _ in events.get((one.run_id, one.position), ())}
@@ -132,18 +135,30 @@ def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_point
     curves, deltas = grown.total(most)
     before = [curve_at(values, float(delta)) for values, delta in zip(curves[:-1], deltas[:-1], strict=True)]
     spent = [_divided(account, curve) for curve in before]
-    order, children = _shares(tx, organisation_id, account, grown)
     return AccountHistory(
         account=account,
         moments=tuple(moments),
-        epsilons=(*(account.epsilon(curve) for curve in spent), account.epsilon()),
-        order=order,
-        children=children,
+        epsilons=_epsilons(tx, organisation_id, record, grown, spent),
+        used=(*(account.used(curve) for curve in spent), account.used()),
+        children=_shares(tx, organisation_id, account, grown),
         changes=(),
         decisions=decisions,
         read=sum(min(part.decisions, each) for part in parts),
         exact=exact,
     )
+
+
+def _epsilons(
+    tx: Connection, organisation_id: str, record: AccountRecord, grown: SpendSeries, spent: Sequence[RdpCurve]
+) -> tuple[float, ...]:
+    """Compute the epsilon at each moment: the last one as it is read, and none before larger."""
+    account, last = record.account, read_epsilon(tx, organisation_id, record)
+    assert account.limit is not None, "populations and budgets have limits"
+    delta, most = account.limit.delta, account.parts_that_count
+    alternatives = [grown.counts_that_matter(place, most) or () for place in range(len(spent))]
+    found = read_epsilons_of(tx, organisation_id, account.relation, delta, alternatives)
+    by_curves = [replace(account, spent=curve).rdp_epsilon(delta) for curve in spent]
+    return (*(min(*pair, last) for pair in zip(found, by_curves, strict=True)), last)
 
 
 def _series_of(account: Account, part: ChargedRun) -> tuple[str, ...]:
@@ -187,13 +202,11 @@ def _moments(record: AccountRecord, found: Sequence[Sample], max_points: int) ->
     return [min(record.created_at, times[0]), *(times[at] for at in spread(0, len(times), max_points - 1))]
 
 
-def _shares(
-    tx: Connection, organisation_id: str, account: Account, grown: SpendSeries
-) -> tuple[float | None, tuple[ChildShare, ...]]:
-    """Get each child's share of the threshold, at the order that admits the most, or of the plan if that does."""
+def _shares(tx: Connection, organisation_id: str, account: Account, grown: SpendSeries) -> tuple[ChildShare, ...]:
+    """Get each child's part of the used share, at the order that admits the most, or of the plan if that does."""
     found = _deciding(account)
     if found is None:
-        return None, ()
+        return ()
     place, bound = found
     shares = {child: grown.through(child, place) / bound for child in grown.counts}
     ranked = sorted(shares, key=lambda child: (-float(shares[child][-1]), child))
@@ -206,8 +219,7 @@ def _shares(
     if others:
         rest = np.sum([shares[child] for child in others], axis=0)
         children.append(ChildShare(None, f"{len(others)} others", None, tuple(rest.tolist())))
-    grid = orders(account.grid_version)
-    return float(grid[place]) if place < grid.size else None, tuple(children)
+    return tuple(children)
 
 
 def _deciding(account: Account) -> tuple[int, float] | None:

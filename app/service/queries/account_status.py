@@ -72,5 +72,5 @@ def ancestors(statuses: Iterable[AccountStatus], of: Iterable[str]) -> set[str]:
 def _with_rate(status: AccountStatus, base: Reading | None, now: datetime) -> AccountStatus:
     if status.limit is None:
         return status
-    seen = extrapolate(status.share, base, now)
+    seen = extrapolate(status.used, base, now)
     return status._replace(per_day=seen.forecast.per_day, empty_at=seen.exhaustion_at, rated_at=now)

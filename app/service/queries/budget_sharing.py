@@ -1,13 +1,12 @@
 """Read model of how an account shares out its budget: its allocation, and the reservations that wait for it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection
 
 from app.ledger.accounts.account_records import AccountRecord
-from app.ledger.accounts.alerts import share_used
 from app.ledger.accounts.metadata import AccountMetadata, title_of
 from app.ledger.errors import AccountClosedError, PolicyViolationError
 from app.ledger.step_events import StepEvent
@@ -46,9 +45,8 @@ class BudgetSharing:
 
     Args:
         record: its allocation.
-        used: part of its limit that is spent or reserved, at the order with most room; more is locked beyond the
-            unlocked part.
-        taken: epsilon of the reservations that budgets with a minimum have got in this window, by id.
+        used: share of its capacity that is spent or reserved; more is locked beyond the unlocked part.
+        taken: share that the reservations of budgets with a minimum have got in this window, by id.
         queue: the next reservation first.
         waiting: number of reservations that wait, shown or not.
     """
@@ -76,10 +74,10 @@ def read_sharing(tx: Connection, context: RequestContext, path: Sequence[Account
     taken: dict[str, float] = {}
     if account.allocation is not None and account.allocation.shares:
         held = read_withholdings(tx, context.organisation_id, [account], context.lapsed_by)[account.id].taken
-        taken = {budget: 0.0 if curve.is_zero else account.epsilon(curve) for budget, curve in held.items()}
+        taken = {budget: account.used(curve) for budget, curve in held.items()}
     return BudgetSharing(
         record=find_allocation(tx, context, path),
-        used=max(share_used(account), share_used(replace(account, spent=account.spent + account.held))),
+        used=max(account.used(), account.used(account.spent + account.held)),
         taken=taken,
         queue=tuple(QueuedReservation(each, about[each.run.id], owners[each.run.id]) for each in queue.entries),
         waiting=queue.waiting,

@@ -56,12 +56,12 @@ class Spending:
 
     @property
     def binding(self) -> AccountEffect | None:
-        """The account above that will leave less than the account whose limit changes; None: there is none."""
+        """The account above that will be fuller than the account whose limit changes; None: there is none."""
         if self.before is None or not self.effects:
             return None
         own, *above = self.effects
-        least = min(above, key=lambda each: each.left_after, default=own)
-        return least if least.left_after < own.left_after else None
+        fullest = max(above, key=lambda each: each.used_after, default=own)
+        return fullest if fullest.used_after > own.used_after else None
 
     @property
     def share_before(self) -> float | None:

@@ -27,24 +27,14 @@ class AccountEffect:
     after: Account
 
     @property
-    def spent(self) -> float:
-        """Epsilon by its filter, including reservations; may be infinite."""
-        return _spent(self.before)
+    def used(self) -> float:
+        """Used share of its capacity, including reservations."""
+        return _used(self.before)
 
     @property
-    def spent_after(self) -> float:
-        """Epsilon afterwards, including reservations; at the new delta where the limit changes."""
-        return _spent(self.after)
-
-    @property
-    def left(self) -> float:
-        """Epsilon that its own limit leaves now, at least 0."""
-        return max(0.0, limit_of(self.before).epsilon - self.spent)
-
-    @property
-    def left_after(self) -> float:
-        """Epsilon that its own limit would leave, at least 0."""
-        return max(0.0, limit_of(self.after).epsilon - self.spent_after)
+    def used_after(self) -> float:
+        """Used share afterwards, including reservations; at most that, where a limit changes what a plan may take."""
+        return _used(self.after)
 
 
 def limit_of(account: Account) -> Limit:
@@ -98,8 +88,8 @@ def charge_effect(account: Account, steps: Sequence[PricedStep]) -> AccountEffec
     return AccountEffect(account, ready.with_hold(total_cost(with_usage([ready], steps))))
 
 
-def _spent(account: Account) -> float:
-    return account.epsilon(account.spent + account.held)
+def _used(account: Account) -> float:
+    return account.used(account.spent + account.held)
 
 
 def _readable(context: RequestContext, path: Sequence[Account]) -> list[Account]:

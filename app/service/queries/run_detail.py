@@ -1,19 +1,20 @@
 """The page of a run."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from sqlalchemy import Connection
 
 from app.accounting.conversion import spread
-from app.ledger.accounts.account import Account, with_usage
+from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import governing_of
 from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.governance.proposals import Proposal
 from app.ledger.pages import PageRequest
 from app.ledger.runs.decisions import Decision, DecisionFilter, DecisionOutcome
 from app.ledger.runs.reservations import Reservation
-from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
+from app.ledger.step_events import MAX_COUNT, StepEvent
 from app.persistence.repositories import (
     account_metadata,
     audit,
@@ -24,6 +25,7 @@ from app.persistence.repositories import (
     waiting,
 )
 from app.persistence.repositories.overview_queries import Attempt
+from app.service.accounts.epsilons import read_epsilons
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
 from app.service.queries.outdated_alternatives import ChangedLimit, limits_changed_since
@@ -130,7 +132,7 @@ def _limit_requests(tx: Connection, context: RequestContext, record: RunRecord) 
 
 
 def _projected(tx: Connection, context: RequestContext, record: RunRecord) -> tuple[tuple[int, float], ...]:
-    """Project epsilon for the default event, up to its refusal or the chart's end."""
+    """Project epsilon for the default event, up to where no further step fits or the chart ends."""
     if record.run.event is None or not record.steps_remaining:
         return ()
     path = [each.account for each in record.path]
@@ -139,10 +141,7 @@ def _projected(tx: Connection, context: RequestContext, record: RunRecord) -> tu
     last = min(record.steps_remaining, AHEAD * taken if taken else MAX_COUNT)
     # Epsilon rises most with the first steps: powers of two sample them densely.
     steps = {*spread(0, last + 1, _PROJECTED), *(2**power for power in range(last.bit_length()))}
-    return tuple((further, _after(path, one, further)) for further in sorted(steps))
-
-
-def _after(path: list[Account], one: PricedStep, further: int) -> float:
-    touched = [account.prepared_for([one]) for account in path]
-    [priced] = with_usage(touched, [one])
-    return governing_of(touched).epsilon(touched[-1].charged(priced.curve.times(further)).spent)
+    own, further = record.own, sorted(steps)
+    later = [own.with_charged(StepEvent(record.run.event, each), one.curve) if each else own for each in further]
+    found = read_epsilons(tx, context.organisation_id, [(each, record.delta) for each in later])
+    return tuple(zip(further, accumulate(found, max), strict=True))

@@ -11,7 +11,7 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.metadata import AccountMetadata, title_of
-from app.ledger.admission.admission import Reading, reading_of, repetitions_left
+from app.ledger.admission.admission import repetitions_left
 from app.ledger.admission.composition import budgets_of, exposed
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs.decisions import Decision, DecisionWithPath
@@ -26,6 +26,7 @@ from app.persistence.repositories import (
     runs,
     waiting,
 )
+from app.service.accounts.epsilons import delta_of_run, read_epsilons
 from app.service.accounts.lookup import find_parent, missing_account_error
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
@@ -45,7 +46,9 @@ class RunRecord:
     """A run with its accounts by depth and id, its metadata, and its remaining steps.
 
     Args:
-        reading: its epsilon, with the delta and the epsilon of the limit that governs it.
+        epsilon: of all that it was charged, at `delta`.
+        delta: of the limit that governs it: its own, or that of the nearest account above.
+        used: share of the capacity of the account that leaves the fewest steps; without one, of the fullest above.
         steps_remaining: how many more of its default event fit, 0 in quarantine; None: it has no default event, has
             ended, waits for an approval or for its reservation, or is a row of a table.
         binding: the account that leaves the fewest; None likewise.
@@ -55,7 +58,9 @@ class RunRecord:
     run: Run
     path: Path
     about: AccountMetadata
-    reading: Reading
+    epsilon: float
+    delta: float
+    used: float
     steps_remaining: int | None = None
     binding: Account | None = None
     waiting: str | None = None
@@ -124,9 +129,11 @@ def list_run_rows(context: RequestContext, wanted: RunFilter, page: PageRequest)
         ids = [run.account_id for run in found.items]
         about = account_metadata.find_many(tx, context.organisation_id, ids)
         rows = []
-        for run, path in zip(found.items, find_paths(tx, context, ids), strict=True):
-            reading = reading_of([record.account for record in path])
-            rows.append(RunRecord(run, path, about[run.account_id], reading))
+        paths = find_paths(tx, context, ids)
+        readings = _read_all(tx, context, paths)
+        for run, path, (epsilon, delta) in zip(found.items, paths, readings, strict=True):
+            used = max(record.account.used() for record in path)
+            rows.append(RunRecord(run, path, about[run.account_id], epsilon, delta, used))
     return Page(rows, found.next)
 
 
@@ -202,16 +209,25 @@ def _records(tx: Connection, context: RequestContext, found: Sequence[tuple[Run,
     about = account_metadata.find_many(tx, context.organisation_id, [run.account_id for run, _ in found])
     waits = waiting.of_runs(tx, context.organisation_id, [run.account_id for run, _ in found])
     read = []
-    for run, path in found:
+    readings = _read_all(tx, context, [path for _, path in found])
+    for (run, path), (epsilon, delta) in zip(found, readings, strict=True):
         touched = exposed([record.account for record in path], beside)
         event, rule = run.event, _rule(path[0].account)
         left: tuple[int, Account] | tuple[None, None] = (None, None)
         if event is not None and run.status not in TAKES_NO_STEPS:
             stopped = next((record.account for record in path if record.quarantine is not None), None)
             left = repetitions_left(touched, prices[rule, event]) if stopped is None else (0, stopped)
-        reading, waits_for = reading_of(touched), waits.get(run.account_id)
-        read.append(RunRecord(run, path, about[run.account_id], reading, left[0], left[1], waits_for))
+        used = left[1].used() if left[1] is not None else max(account.used() for account in touched)
+        waits_for = waits.get(run.account_id)
+        read.append(RunRecord(run, path, about[run.account_id], epsilon, delta, used, left[0], left[1], waits_for))
     return read
+
+
+def _read_all(tx: Connection, context: RequestContext, paths: Sequence[Path]) -> list[tuple[float, float]]:
+    """Read the epsilon and the delta of the run of each path."""
+    deltas = [delta_of_run([record.account for record in path]) for path in paths]
+    wanted = [(path[-1], delta) for path, delta in zip(paths, deltas, strict=True)]
+    return list(zip(read_epsilons(tx, context.organisation_id, wanted), deltas, strict=True))
 
 
 def _rule(account: Account) -> Rule:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
+from math import ceil
 from operator import attrgetter
 from typing import Final
 
@@ -12,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.ledger.accounts.account_records import Counts
+from app.ledger.accounts.part_counts import largest_counts, most_of_each
 from app.persistence.repositories.usage_history import Sample
 
-Counts = NDArray[np.float64]
+Floats = NDArray[np.float64]
 Events = Mapping[tuple[str, int], Sequence[tuple[str, int]]]
 
 FEWEST: Final = 1e-300
@@ -35,12 +38,12 @@ class SpendSeries:
         factors: (n_orders,) multipliers of the curves.
     """
 
-    counts: dict[str, dict[str, Counts]]
+    counts: dict[str, dict[str, Floats]]
     prices: Mapping[str, NDArray[np.float64]]
-    deltas: dict[str, Counts]
+    deltas: dict[str, Floats]
     factors: NDArray[np.float64]
 
-    def total(self, most: int | None) -> tuple[NDArray[np.float64], Counts]:
+    def total(self, most: int | None) -> tuple[NDArray[np.float64], Floats]:
         """Sum the `most` largest children at each order; None: all."""
         deltas = np.stack(list(self.deltas.values()))
         if most is None or most >= len(self.counts):
@@ -52,7 +55,19 @@ class SpendSeries:
             blocks.append(np.sort(curves, axis=0)[-most:].sum(axis=0))
         return np.concatenate(blocks, axis=1), np.sort(deltas, axis=0)[-most:].sum(axis=0)
 
-    def through(self, child: str, place: int) -> Counts:
+    def counts_that_matter(self, moment: int, most: int | None) -> Sequence[Counts] | None:
+        """List the charges by event at a moment of which one may have the largest epsilon.
+
+        Of disjoint parts, the `most` that lost most count; None: all add up. None if there are too many alternatives.
+        """
+        parts = [
+            {event: ceil(round(float(times[moment]), 6)) for event, times in mine.items()}
+            for mine in self.counts.values()
+        ]
+        found: list[Counts] = [*parts] if most == 1 else [most_of_each([[part] for part in parts], most or len(parts))]
+        return largest_counts([{event: count for event, count in each.items() if count} for each in found])
+
+    def through(self, child: str, place: int) -> Floats:
         """Get the spending of a child, (n_moments,), at one order."""
         return self._at(child, slice(place, place + 1))[:, 0]
 
@@ -72,7 +87,7 @@ class SpendSeries:
 
     def _sum(self) -> NDArray[np.float64]:
         """Sum the unscaled children; each distinct event is priced once."""
-        merged: dict[str, Counts] = {}
+        merged: dict[str, Floats] = {}
         for mine in self.counts.values():
             for key, times in mine.items():
                 merged[key] = merged[key] + times if key in merged else times
@@ -121,7 +136,7 @@ def spend_series(
         whole: whether `samples` is complete; otherwise a missing decision equals the next sample, at evenly spread
             times.
     """
-    counts: dict[str, dict[str, Counts]] = {}
+    counts: dict[str, dict[str, Floats]] = {}
     places = np.array([moment.timestamp() for moment in moments])
     for run_id, found in groupby(samples, attrgetter("run_id")):
         each_of = [counts.setdefault(child, {}) for child in children[run_id]]
@@ -168,7 +183,7 @@ def _steps_since(before: Sample | None, each: Sample) -> int:
     return each.reached - since if same and each.reached > since else each.steps * (each.position - start)
 
 
-def _deltas(counts: Mapping[str, Counts], curves: Mapping[str, RdpCurve], moments: int) -> Counts:
+def _deltas(counts: Mapping[str, Floats], curves: Mapping[str, RdpCurve], moments: int) -> Floats:
     total = np.zeros(moments)
     for key, times in counts.items():
         total = total + times * curves[key].delta

@@ -148,6 +148,8 @@ def _disagreements(audit: VerificationContext, key: Key, balance: Balance) -> It
     if not spent_agrees:
         summed = "those of its parts that have lost most" if account.partitions_per_unit else "its charges"
         yield f"its spent curve is not the sum of {summed}."
+    if balance.counts is not None and balance.counts != {event: each for event, each in balance.spent.items() if each}:
+        yield "its counts of charges by event are not those of its charges."
     if not held_agrees:
         yield "the reserved curve differs from its active reservations."
     above = [balance.account for balance in audit.above(key)]
@@ -161,8 +163,6 @@ def _disagreements(audit: VerificationContext, key: Key, balance: Balance) -> It
     if limits:
         named = ", ".join(f"epsilon {epsilon} at delta {delta}" for epsilon, delta in sorted(limits))
         yield f"its limit is not the one under which decisions were made: {named}."
-    elif balance.misread:
-        yield "its filter does not read the epsilon that a decision under it has read."
     if account.limit is not None and not (value.spent.is_zero and value.held.is_zero):
         yield from _limit_problems(audit, key, balance, value.admitted)
 

@@ -4,9 +4,8 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from math import isclose
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from sqlalchemy import Row
 
@@ -18,10 +17,12 @@ from app.persistence.repositories.raw_rows import Key, StoredEntry, StoredReserv
 from app.persistence.tolerant_rows import DAMAGED
 from app.service.ids import is_of
 from app.service.verification.audit_replay import status_discrepancy
-from app.service.verification.balances import TOLERANCE, is_readable
 from app.service.verification.report import Balance, VerificationContext
 
 STEPS_TAKEN = frozenset({"admitted", "reported"})
+FARTHEST: Final = 1.005
+"""Largest epsilon of a decision over the one that its Rényi curve proves: it holds up to the next knot."""
+
 CHARGED = STEPS_TAKEN | {"forfeited"}
 """Outcomes that have a cost."""
 
@@ -47,7 +48,6 @@ class _ChainReplay:
         used: repetitions charged to each reservation, by event; likewise `forfeited`.
         reported: those of `used` that were executed although a lowered limit had cancelled them.
         governing: the account whose limit the decisions name: the run's own, or the nearest above.
-        epsilon: as the last decision recorded it.
         overdrawn: whether a report exceeded a limit.
         closed: charges outside of active reservations, which ancestors have as well; `closed_reports` are the reports.
     """
@@ -66,7 +66,6 @@ class _ChainReplay:
     forfeited: dict[str, Counter[str]] = field(default_factory=dict)
     reported: dict[str, Counter[str]] = field(default_factory=dict)
     governing: Balance | None = None
-    epsilon: float | None = None
     overdrawn: bool = False
     closed: Counter[str] = field(default_factory=Counter)
     closed_reports: Counter[str] = field(default_factory=Counter)
@@ -136,15 +135,14 @@ class _ChainReplay:
         self.audit.checked["decisions"] += 1
 
     def _collect_limits(self, entry: DecisionEntry) -> None:
-        """Collect the limits and the epsilon of a decision with a valid hash."""
+        """Collect the limits and the numbers of a decision with a valid hash."""
         if self.governing is not None:
             self.governing.limits.add((entry.epsilon_limit, entry.delta))
         binding = self.audit.balances.get((self.key[0], entry.binding_account_id))
         if binding is not None and entry.refusal_details is not None:
             with suppress(KeyError, TypeError, ValueError):  # the hash proves the text, not its form
                 details = json.loads(entry.refusal_details)
-                binding.limits.add((float(details["epsilon_limit"]), float(details["delta"])))
-        self.epsilon = entry.epsilon
+                binding.limits.add((float(details["limit"]["epsilon"]), float(details["limit"]["delta"])))
         if entry.outcome == "reported" and entry.steps_remaining is None:
             self.overdrawn = True
 
@@ -218,18 +216,15 @@ class _ChainReplay:
             self._fail(f"it has reported more than its limit allows, and yet it is {self.run.status}.")
 
     def _check_epsilon(self) -> None:
-        """Compare the last decision's epsilon with the governing filter's, to detect an exchanged filter."""
-        governing = self.governing
-        if self.broken or self.epsilon is None or governing is None or not is_readable(governing.account):
+        """Compare the last decision's epsilon with the Rényi curve of the run's charges, which bounds it from above."""
+        if self.broken or self.last is None:
             return
         spent = self.audit.cost(self.key[0], self.own.account, self.own.spent)
         if spent is None:
             return
-        stages = [stage for stage in self.audit.stages((self.key[0], governing.account.id)) if is_readable(stage)]
-        if not any(
-            isclose(stage.epsilon(spent), self.epsilon, rel_tol=TOLERANCE, abs_tol=TOLERANCE) for stage in stages
-        ):
-            governing.misread = True
+        most = replace(self.own.account, spent=spent).rdp_epsilon(self.last.delta) * FARTHEST
+        if self.last.epsilon > most:
+            self._fail_at(self.last, f"has epsilon {self.last.epsilon}, but its charges have at most {most}.")
 
     def _balance_reservations(self) -> None:
         """Check that each reservation balances: reserved = committed + returned + forfeited."""

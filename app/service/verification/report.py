@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve, Usage
 from app.ledger.accounts.account import Account, zero_curve
-from app.ledger.accounts.account_records import Attestation, Block
+from app.ledger.accounts.account_records import Attestation, Block, Counts
 from app.ledger.plan.plan_filter import repeated
 from app.ledger.verification import Discrepancy
 from app.persistence.repositories import dp_events
@@ -96,6 +96,7 @@ class Balance:
     Counts are exact and small; curves are computed at the end.
 
     Args:
+        counts: as they are kept; None: they are not.
         reported: those of `spent` that no decision admitted beforehand; they may exceed the limit.
         held: reserved by active reservations.
         allowed: steps that active reservations may still take, or have taken and not settled, without cancelled ones.
@@ -103,10 +104,10 @@ class Balance:
         revoked: forfeited steps that a lowered limit had cancelled; they were not admitted under that limit.
         workloads: events that may have determined the filter's weights.
         limits: epsilon and delta in the decision chains.
-        misread: whether its filter yields another epsilon than a decision recorded.
     """
 
     account: Account
+    counts: Counts | None = None
     spent: Counter[str] = field(default_factory=Counter)
     reported: Counter[str] = field(default_factory=Counter)
     held: Counter[str] = field(default_factory=Counter)
@@ -115,7 +116,6 @@ class Balance:
     revoked: Counter[str] = field(default_factory=Counter)
     workloads: set[str] = field(default_factory=set)
     limits: set[tuple[float, float]] = field(default_factory=set)
-    misread: bool = False
 
     @property
     def name(self) -> str:

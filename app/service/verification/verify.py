@@ -164,7 +164,7 @@ def _check_accounts(audit: VerificationContext, organisation_id: str | None) -> 
         account, key = record.account, (owner, record.account.id)
         unseen.get(key[0], set()).discard(key[1])
         audit.checked["accounts"] += 1
-        audit.balances[key] = Balance(account)
+        audit.balances[key] = Balance(account, record.counts)
         run = runs.pop(key, None)
         state = audit.states.get(key[0], AuditState())
         if state.error is None:
