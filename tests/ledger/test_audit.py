@@ -46,6 +46,7 @@ ENTRIES = st.builds(
     epsilon=REAL | st.just(inf),
     delta=REAL,
     epsilon_limit=REAL,
+    used=REAL,
     steps_remaining=st.none() | COUNT,
     created_at=MOMENTS,
 )
@@ -65,6 +66,7 @@ ENTRY = DecisionEntry(
     epsilon=0.5,
     delta=1e-5,
     epsilon_limit=3.0,
+    used=0.25,
     steps_remaining=12,
     population_version=9,
     binding_account_id="bud_1",
@@ -83,10 +85,10 @@ def test_hash_formula_never_changes() -> None:
         f'"items":[["{"a" * 64}",2]],"organisation_id":"org_1","outcome":"admitted","population_version":9,'
         '"position":3,'
         f'"refusal_details":null,"request_fingerprint":"{"f" * 64}","request_id":null,"requested_count":2,'
-        '"reservation_id":null,"run_id":"run_1","step_count":2,"steps_remaining":12}'
+        '"reservation_id":null,"run_id":"run_1","step_count":2,"steps_remaining":12,"used":0.25}'
     )
     assert entry_hash(genesis("org_1", "run_1"), ENTRY).hex() == (
-        "e015eac1fb40f221ffff7d0af8f6b123f47fcb79c1698c278545e004c483eea8"
+        "e56893dc43630c29b95d42f643ea66bab9ab7529d94ebe503931fb3ea39791e3"
     )
 
 

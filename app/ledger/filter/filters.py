@@ -260,10 +260,10 @@ class FilterBounds:
 
     def used(self, spent: RdpCurve) -> float:
         """Compute the share of the bounds that a loss takes where that is least: at an order, or purely."""
-        losses = spent.values[self.places]
-        open_ = (self.bounds > 0) & (losses < EXHAUSTED)
-        by_orders = np.where(open_, losses / np.maximum(self.bounds, 1), inf)
-        return min(float(by_orders.min()), self.pure_share(spent.pure))
+        # Quotients of Python's integers are rounded once, so that counting finds the same (`filter_orders`).
+        rows = zip(self.bounds.tolist(), spent.values[self.places].tolist(), strict=True)
+        by_orders = min([loss / bound for bound, loss in rows if bound > 0 and loss < EXHAUSTED], default=inf)
+        return min(by_orders, self.pure_share(spent.pure))
 
     def limit_needed(self, spent: RdpCurve) -> float:
         """Compute the smallest epsilon limit under which this filter would still have admitted a loss."""

@@ -179,7 +179,7 @@ def canonical_entry(entry: DecisionEntry) -> str:
         f'"reservation_id":{reservation},"run_id":{_text(entry.run_id)},'
         f'"step_count":{entry.step_count},'
         f'"steps_remaining":{_NULL if entry.steps_remaining is None else entry.steps_remaining},'
-        f'"used":{entry.used!r}}}'
+        f'"used":{float(entry.used)!r}}}'
     )
 
 

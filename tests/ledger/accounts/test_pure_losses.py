@@ -27,7 +27,6 @@ from app.accounting.events import (
 from app.accounting.pure_losses import pure_loss
 from app.accounting.rdp import event_curve
 from app.ledger.accounts.account import Account
-from app.ledger.accounts.alerts import share_used
 from app.ledger.step_events import StepEvent
 from tests.ledger.conftest import admitted, chained, make_account, planning, refused, repetitions_left
 
@@ -64,18 +63,17 @@ def test_releases_whose_sum_is_the_limit_fit_and_one_more_does_not(
     for order in (events, events[::-1]):
         full = charged(make_account(epsilon, delta), *order)
         assert full.spent.pure == pure_limit(epsilon)
-        assert refused([full], order[0]).epsilon_requested > epsilon
+        assert refused([full], order[0]).used_requested > 1
         if delta == 1e-30:  # at a larger one, the orders may have room for a little more
-            assert full.epsilon() == epsilon
-            assert share_used(full) == pytest.approx(1, abs=1e-12)
-            assert refused([full], SMALLEST).epsilon_requested > epsilon
+            assert full.rdp_epsilon(delta) == epsilon
+            assert full.used() == 1
+            assert refused([full], SMALLEST).used_requested > 1
 
 
 def test_refusal_says_what_the_sum_would_be() -> None:
     full = charged(make_account(1.0, 1e-30), *[TENTH] * 10)
     refusal = refused([full], TENTH)
-    assert (refusal.epsilon_requested, refusal.max_steps_that_fit) == (1.1, 0)
-    assert (refusal.spent, refusal.requested, refusal.limit) == (1.0, 0.1, 1.0)
+    assert (refusal.used, refusal.used_requested, refusal.max_steps_that_fit) == (1.0, 1.1, 0)
 
 
 @st.composite
@@ -92,10 +90,10 @@ def test_decimals_that_sum_to_the_limit_fit_exactly(workload: tuple[float, list[
     limit, epsilons = workload
     full = charged(make_account(limit, delta), *map(EpsilonDelta, epsilons))
     assert full.spent.pure == pure_limit(limit)
-    assert full.epsilon() <= limit
+    assert full.used() <= 1
     more = full.spent.pure + event_curve(SMALLEST, ADDED).pure
     assert more > pure_limit(limit)
-    if full.epsilon() == limit:  # else the orders have room for more
+    if full.used() == 1:  # else the orders have room for more
         refused([full], SMALLEST)
 
 
@@ -104,14 +102,14 @@ def test_repetitions_are_counted_exactly() -> None:
     assert repetitions_left([account], TENTH)[0] == 9
     assert repetitions_left([account], Laplace(epsilon=0.3))[0] == 3
     assert refused([account], TENTH, 10).max_steps_that_fit == 9
-    assert charged(account, *[Laplace(epsilon=0.3)] * 3).epsilon() == 1
+    assert charged(account, *[Laplace(epsilon=0.3)] * 3).used() == 1
 
 
 def test_pure_loss_needs_no_delta_and_own_deltas_need_theirs() -> None:
     account = make_account(1.0, 1e-6)
     half = EpsilonDelta(0.5, 4e-7)
     full = charged(account, half, half)
-    assert full.epsilon() == 1
+    assert full.rdp_epsilon(1e-6) == 1
     assert refused([full], EpsilonDelta(0.0, 4e-7)).delta_left < 4e-7
 
 
@@ -131,7 +129,7 @@ def test_gaussian_noise_leaves_no_pure_loss() -> None:
 def test_pure_releases_beside_a_plan_of_gaussian_noise_are_exact_until_it_begins() -> None:
     account = planning(make_account(1.0, 1e-30), StepEvent(Gaussian(40.0), 100))
     full = charged(account, *[TENTH] * 10)
-    assert full.epsilon() == 1
+    assert full.used() == 1
     refused([full], TENTH)
 
 

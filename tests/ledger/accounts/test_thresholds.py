@@ -1,4 +1,4 @@
-"""Thresholds: what a watch proves is what epsilon says, charge by charge."""
+"""Thresholds: what a watch proves is what the used share says, charge by charge."""
 
 from dataclasses import replace
 
@@ -7,15 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, Laplace, PoissonSampled
-from app.ledger.accounts.account import Account
+from app.ledger.accounts.account import MOST_USED, Account
 from app.ledger.accounts.account_records import holds_on, reached, watermark_of
 from app.ledger.accounts.alerts import (
     DEFAULT_THRESHOLDS,
-    LARGEST_SHARE,
     Forecast,
     check_thresholds,
     forecast,
-    share_used,
 )
 from app.ledger.errors import InvalidInputError
 from app.ledger.filter.filters import Limit
@@ -45,7 +43,7 @@ fractions = st.lists(st.floats(0.01, 3.0), max_size=6, unique=True).map(sorted).
 
 @few(15)
 @given(accounts, taken, fractions, st.integers(1, 3))
-def test_threshold_is_crossed_once_and_when_epsilon_reaches_it(
+def test_threshold_is_crossed_once_and_when_the_used_share_reaches_it(
     before: Account, steps: Taken, shares: tuple[float, ...], every: int
 ) -> None:
     assert before.limit is not None
@@ -53,12 +51,12 @@ def test_threshold_is_crossed_once_and_when_epsilon_reaches_it(
     begun = [(each.event, 1) for each in before.planned[:1]]
     for number, (event, count) in enumerate([*begun, *steps]):
         after = charged(before, event, count)
-        assert after.epsilon() >= before.epsilon()
+        assert after.used() >= before.used()
         if not watch.holds(after.spent):
             later = watermark_of(after, shares)
             answer += shares[watch.passed : later.passed]
             watch = later
-        assert answer == [share for share in shares if after.epsilon() >= share * before.limit.epsilon]
+        assert answer == [share for share in shares if after.used() >= share]
         before = after
         if number % every == 0:  # another process looks at it for the first time
             watch = watermark_of(before, shares)
@@ -66,7 +64,7 @@ def test_threshold_is_crossed_once_and_when_epsilon_reaches_it(
 
 @few(15)
 @given(accounts, taken, taken, fractions, limits)
-def test_watch_proves_of_a_later_state_what_epsilon_says(
+def test_watch_proves_of_a_later_state_what_the_used_share_says(
     before: Account, steps: Taken, more: Taken, shares: tuple[float, ...], other: tuple[float, float]
 ) -> None:
     for event, count in steps:
@@ -83,7 +81,7 @@ def test_watch_proves_of_a_later_state_what_epsilon_says(
 
 def test_a_watch_says_nothing_of_a_state_that_was_restored_from_a_backup() -> None:
     early = charged(FRESH, STEP, 1)
-    late = charged(early, STEP, 400)
+    late = charged(early, STEP, (admitted([early], STEP).steps_remaining * 2) // 3)
     watch = watermark_of(late, DEFAULT_THRESHOLDS)
     assert (reached(early, DEFAULT_THRESHOLDS), watch.passed) == (0, 1)
     assert watch.holds(early.spent)
@@ -139,17 +137,18 @@ def test_other_thresholds_are_refused(shares: tuple[float, ...], words: str) -> 
 
 def test_a_share_grows_evenly_and_is_1_where_nothing_is_admitted() -> None:
     most = admitted([FRESH], STEP).steps_remaining + 1
-    shares = [share_used(charged(FRESH, STEP, most * part // 4)) for part in (1, 2, 3, 4)]
+    shares = [charged(FRESH, STEP, most * part // 4).used() for part in (1, 2, 3, 4)]
     assert shares == pytest.approx([0.25, 0.5, 0.75, 1.0], rel=0.02)
-    assert shares[3] <= 1 < share_used(charged(FRESH, STEP, most + 1))
-    assert share_used(FRESH) == 0.0
-    assert share_used(charged(FRESH, Gaussian(3.0), 10**9)) == LARGEST_SHARE
+    assert all(share <= part / 4 for share, part in zip(shares, (1, 2, 3, 4), strict=True))
+    assert charged(FRESH, STEP, most + 1).used() > 1
+    assert FRESH.used() == 0.0
+    assert charged(FRESH, Gaussian(3.0), 10**9).used() == MOST_USED
 
 
 def test_a_delta_that_is_used_up_counts_as_well() -> None:
     rich = charged(make_account(1000.0), STEP, 1)
-    assert share_used(rich) < 0.01
-    assert share_used(charged(rich, EpsilonDelta(0.001, 1e-9), 50)) == pytest.approx(0.5, rel=0.05)
+    assert rich.used() < 0.01
+    assert charged(rich, EpsilonDelta(0.001, 1e-9), 50).used() == pytest.approx(0.5, rel=0.05)
 
 
 @pytest.mark.parametrize(

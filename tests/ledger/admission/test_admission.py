@@ -12,6 +12,7 @@ from app.accounting.calibration.monotone_search import decimal, index_at_or_belo
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.accounts import account as accounts
+from app.ledger.accounts.account import MOST_USED
 from app.ledger.admission.admission import Admission
 from app.ledger.filter.filters import Limit
 from app.ledger.fitting import fitting_limits, fitting_noise
@@ -98,10 +99,8 @@ def test_the_numbers_of_a_refusal_add_up() -> None:
     assert outcome.steps_remaining == 0
     refusal = refused(outcome.accounts, event)
     assert refusal.binding.name == "budget"
-    assert refusal.epsilon <= 1.0 < refusal.epsilon_requested
-    assert refusal.spent <= refusal.limit < refusal.spent + refusal.requested
+    assert refusal.used <= refusal.used_including_reserved <= 1.0 < refusal.used_requested
     assert refusal.max_steps_that_fit == 0
-    assert refusal.reading.epsilon == refusal.epsilon
 
 
 def test_of_equally_refusing_accounts_the_one_with_the_least_room_is_named() -> None:
@@ -114,9 +113,9 @@ def test_of_equally_refusing_accounts_the_one_with_the_least_room_is_named() -> 
         assert refused(after, large).binding.name == named
 
 
-def test_a_mechanism_without_noise_worth_the_name_is_refused_with_infinite_epsilon() -> None:
+def test_a_mechanism_without_noise_worth_the_name_is_refused_as_more_than_all() -> None:
     refusal = refused([make_account(10.0)], dp.Gaussian(1e-3), 10**9)
-    assert (refusal.epsilon_requested, refusal.max_steps_that_fit) == (float("inf"), 0)
+    assert (refusal.used_requested, refusal.max_steps_that_fit) == (MOST_USED, 0)
 
 
 def test_noise_is_sought_only_where_a_trial_is_little_work() -> None:

@@ -75,7 +75,7 @@ def compare_with_the_rule(records: list[AccountRecord], steps: Sequence[PricedSt
         by_count = admit_by_counting(counted, asked)
         if by_count is not None:
             assert isinstance(ruled, Admission)
-            assert (by_count.reading, by_count.steps_remaining) == (ruled.reading, ruled.steps_remaining)
+            assert (by_count.used, by_count.steps_remaining) == (ruled.used, ruled.steps_remaining)
             assert by_count.binding.id == ruled.binding.id
             assert not by_count.overdrawn
             kept = [after.is_planned() for after in ruled.accounts]

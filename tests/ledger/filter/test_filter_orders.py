@@ -1,11 +1,11 @@
-"""Repetitions and epsilons at the orders of a filter are those of its bounds."""
+"""Repetitions and used shares at the orders of a filter are those of its bounds."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.curves import EXHAUSTED, PER_NAT, UNBOUNDED, UNIT, RdpCurve
+from app.accounting.curves import EXHAUSTED, PER_NAT, UNBOUNDED, RdpCurve
 from app.ledger.filter.filter_orders import FilterOrders
 from app.ledger.filter.filters import UNLIMITED, FilterBounds
 
@@ -58,17 +58,8 @@ def test_orders_count_as_the_bounds(
             ruled = max(by_orders, -1 if pure_left < 0 else pure_left // curve.pure if curve.pure else UNLIMITED)
             counted = max(most - charged, endless)
             assert counted == ruled if ruled >= 0 else counted < 0
-        epsilons = orders.epsilons()
         for repeated in (count, count + further):
-            after = spent + curve.times(repeated)
-            found = epsilons(repeated)
-            if found is None:
-                here, cost = spent.values[gate.places], curve.values[gate.places]
-                least = gate.epsilon(after.with_pure(UNBOUNDED)) - gate.prices.min()
-                finite = (here < EXHAUSTED) & (cost < EXHAUSTED)
-                assert not (here[finite].any() or cost[finite].any()) or least >= EXACT * UNIT - 1
-            else:
-                assert found == gate.epsilon(after)
+            assert orders.used(repeated) == gate.used(spent + curve.times(repeated))
         spent = spent + curve.times(count)
         orders = orders.after(count, charges[(number + 1) % len(charges)][0])
 
@@ -87,12 +78,5 @@ def test_infinite_orders_are_left_out(gate: FilterBounds) -> None:
     spent, cost = curve(5, EXHAUSTED, 0), curve(1, 2, EXHAUSTED)
     orders = FilterOrders.of(gate, spent, cost)
     assert orders.repetitions() == (85, -1)
-    assert orders.epsilons()(3) == gate.epsilon(spent + cost.times(3)) > 0.5
-    assert orders.after(1, spent).epsilons()(1) == gate.epsilon(spent + cost + spent)
-
-
-def test_an_order_that_floats_do_not_hold_is_not_the_least(gate: FilterBounds) -> None:
-    spent, cost = curve(EXACT + 3, 5, 7), curve(EXACT, 1, 1)
-    epsilons = FilterOrders.of(gate, spent, cost).epsilons()
-    for count in (0, 1, 1000):
-        assert epsilons(count) == gate.epsilon(spent + cost.times(count)) < 1
+    assert orders.used(3) == gate.used(spent + cost.times(3)) == 8 / 90
+    assert orders.after(1, spent).used(1) == gate.used(spent + cost + spent)

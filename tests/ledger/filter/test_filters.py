@@ -14,7 +14,7 @@ from app.accounting.conversion import declared_bounds, epsilon_of_curve
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, RdpCurve, finite_orders, orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled, RandomizedResponse
 from app.accounting.rdp import event_curve
-from app.ledger.accounts.account import Account
+from app.ledger.accounts.account import MOST_USED, Account
 from app.ledger.admission import admission
 from app.ledger.admission.admission import Admission, Refusal
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
@@ -91,7 +91,7 @@ def test_fitting_curve_reads_as_at_most_the_limit(limit: Limit, workload: RdpCur
     def read(spent: RdpCurve) -> float:
         if in_advance:
             return epsilon_of_curve(GRID, spent, limit.delta).epsilon
-        return replace(make_account(limit.epsilon, limit.delta), weights=weights).bounds().epsilon(spent)
+        return replace(make_account(limit.epsilon, limit.delta), weights=weights).bounds().limit_needed(spent)
 
     if count:
         assert read(workload.times(count)) <= limit.epsilon
@@ -101,9 +101,9 @@ def test_fitting_curve_reads_as_at_most_the_limit(limit: Limit, workload: RdpCur
 def test_nothing_spent_reads_as_zero_and_everything_lost_as_infinite() -> None:
     lost = RdpCurve.from_nats(np.full(GRID.shape, np.inf))
     opened = make_account()
-    assert (opened.epsilon(), opened.epsilon_rdp(1e-5)) == (0, 0)
+    assert (opened.used(), opened.rdp_epsilon(1e-5)) == (0, 0)
     bankrupt = replace(opened, spent=lost)
-    assert (bankrupt.epsilon(), bankrupt.epsilon_rdp(1e-5)) == (np.inf, np.inf)
+    assert (bankrupt.used(), bankrupt.rdp_epsilon(1e-5)) == (MOST_USED, np.inf)
 
 
 @pytest.mark.parametrize("delta", [1e-4, 1e-5, 1e-12])
@@ -202,7 +202,7 @@ def test_an_account_that_planned_none_admits_one_hundredth_of_its_delta() -> Non
     assert left == 9  # 1e-7 was set aside; the price of 1e-8 is rounded up
     refused = admission.admit([opened], [own(2e-7)])
     assert isinstance(refused, Refusal)
-    assert (refused.max_steps_that_fit, refused.epsilon_requested) == (0, np.inf)
+    assert (refused.max_steps_that_fit, refused.used_requested) == (0, pytest.approx(2, rel=1e-3))
     assert refused.delta_requested == pytest.approx(2e-7)
     assert refused.delta_left == pytest.approx(1e-7)
 
@@ -238,9 +238,9 @@ def test_planned_own_deltas_are_set_aside() -> None:
 
 def test_the_odometer_counts_own_deltas() -> None:
     without, half = charge(make_account(3.0), own(0.0)), charge(make_account(3.0), own(5e-6))
-    assert replace(half, weights=without.weights).epsilon() == np.inf > without.epsilon()  # the reserve is smaller
-    assert half.epsilon_rdp(1e-5) > without.epsilon_rdp(1e-5)
-    assert half.epsilon_rdp(4e-6) == np.inf
+    assert replace(half, weights=without.weights).used() > 1 > without.used()  # the reserve is smaller
+    assert half.rdp_epsilon(1e-5) > without.rdp_epsilon(1e-5)
+    assert half.rdp_epsilon(4e-6) == np.inf
 
 
 COIN = RandomizedResponse(1.0, 2)  # the answer does not depend on the data

@@ -1,8 +1,7 @@
-"""An account's plan is one more coordinate of its filter: admission, epsilon, partitions, limits and weights."""
+"""An account's plan is one more coordinate of its filter: admission, used share, partitions, limits and weights."""
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
 from math import inf, sqrt
 
 import pytest
@@ -21,8 +20,7 @@ from app.accounting.events import (
 )
 from app.accounting.formulas.analytic_gaussian import gaussian_delta
 from app.accounting.rdp import event_curve
-from app.ledger.accounts.account import Account, zero_curve
-from app.ledger.accounts.alerts import LARGEST_SHARE, share_used
+from app.ledger.accounts.account import MOST_USED, Account, zero_curve
 from app.ledger.admission.admission import Admission, first_that_fit, record
 from app.ledger.filter.filters import Limit, filter_bounds, filter_weights
 from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
@@ -39,37 +37,27 @@ UNCOVERED = PoissonSampled(0.01, Gaussian(2.0))
 
 @few(20)
 @given(planned_accounts, charges)
-def test_epsilon_is_within_the_limit_for_what_was_admitted_and_only_grows(account: Account, asked: Taken) -> None:
-    assert account.epsilon() == share_used(account) == 0.0
-    limit = account.limit
-    assert limit is not None
-    readings, taken = [(0.0, 0.0)], Taken()
+def test_used_share_is_at_most_1_for_what_was_admitted_and_only_grows(account: Account, asked: Taken) -> None:
+    assert account.used() == 0.0
+    shares = [0.0]
     for event, count in asked:
         outcome = admit([account], event, count)
         if not isinstance(outcome, Admission):
             continue
-        [account], taken = outcome.accounts, [*taken, (event, count)]
-        assert outcome.reading.epsilon == account.epsilon() <= limit.epsilon
-        assert share_used(account) <= 1.0
-        readings.append((account.epsilon(), share_used(account)))
+        [account] = outcome.accounts
+        assert outcome.used == account.used() <= 1.0
+        shares.append(account.used())
         plan = account.plan
         if plan is None:  # the first charge was of another kind
             continue
-        by_plan = plan.epsilon(account.spent.used[account.id])
-        assert account.epsilon() == min(account.bounds().epsilon(account.spent), by_plan)
-        assert account.is_planned() == (by_plan < inf)
-        if by_plan < inf:
+        by_plan = plan.share(account.spent.used[account.id])
+        assert account.used() == min(account.bounds().used(account.spent), by_plan)
+        assert account.is_planned() == (by_plan <= 1)
+        if by_plan <= 1:
             needed = plan.workload.steps_for(account.spent.used[account.id])
             assert needed is not None
-            known = next(steps for steps in plan.known_steps if steps >= needed)
-            read = plan.workload.epsilon(known, plan.bound.delta)
-            assert by_plan == pytest.approx(min(read, limit.epsilon), rel=1e-5)
-            noises = [event.noise_multiplier for event, _ in taken if isinstance(event, Gaussian)]
-            if len(noises) == len(taken):
-                mu = sqrt(sum(count / noise**2 for noise, (_, count) in zip(noises, taken, strict=True)))
-                assert gaussian_delta(mu, by_plan) <= plan.bound.delta * (1 + 1e-6)
-            assert share_used(account) <= max(needed / plan.bound.steps, account.spent.delta / account.bounds().room)
-    assert all(a <= b for one, other in pairwise(readings) for a, b in zip(one, other, strict=True))
+            assert by_plan <= 1 if needed <= plan.bound.steps else by_plan > 1
+    assert shares == sorted(shares)
 
 
 @given(planned_accounts, st.integers(1, 5), st.booleans())
@@ -81,10 +69,9 @@ def test_an_uncovered_charge_ends_a_plan_that_was_begun(account: Account, count:
     plan, status = plan_of(after), after.plan_status
     assert status is not None
     assert status.state is PlanState.ENDED
-    assert plan.epsilon(after.spent.used[after.id]) == plan.share(after.spent.used[after.id]) == inf
+    assert plan.share(after.spent.used[after.id]) == inf
     assert not after.is_planned()
-    assert after.epsilon() == after.bounds().epsilon(after.spent)
-    assert share_used(after) < LARGEST_SHARE
+    assert after.used() == after.bounds().used(after.spent) < MOST_USED
     assert record([after], [priced(after, account.planned[0].event)]).accounts[0].planned_repetitions((), None) == -1
 
 
@@ -184,13 +171,14 @@ def test_account_without_reservations_has_no_reserved_steps() -> None:
     assert (status.steps_used, status.steps_reserved) == (3, 0)
 
 
-def test_epsilon_of_no_repetitions_is_that_of_what_is_used() -> None:
-    event = Laplace(10.0)
-    account = planning(make_account(), StepEvent(event, 5))
-    plan, cost = plan_of(account), cost_of(account, [(event, 1)]).used[account.id]
-    epsilons = plan.epsilons(cost, cost)
-    assert [epsilons(count) for count in (0, 1)] == [plan.epsilon(each) for each in (cost, (0, 0, 2))]
-    assert epsilons(0) > 0
+@given(planned_accounts, st.floats(1e-3, 3.0))
+def test_usage_below_a_share_is_the_largest(account: Account, share: float) -> None:
+    plan = plan_of(account)
+    most = plan.usage_below(Fraction(share))
+    assert all(
+        Fraction(used) < Fraction(share) * there or not used for used, there in zip(most, plan.capacity, strict=True)
+    )
+    assert all(Fraction(used + 1) >= Fraction(share) * there for used, there in zip(most, plan.capacity, strict=True))
 
 
 def test_a_charge_is_truncated_to_what_a_plan_has() -> None:

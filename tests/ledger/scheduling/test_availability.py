@@ -42,7 +42,7 @@ class Sites:
         return least_above_part([self.accounts["p"], self.accounts[part]], parts)
 
     def available(self, part: str) -> float:
-        return min(room_of(self.accounts[part]), self.above(part).epsilon)
+        return min(room_of(self.accounts[part]), self.above(part).share)
 
 
 charges = st.lists(
@@ -62,32 +62,32 @@ def test_available_budget_is_admitted_and_no_more(
     for part in "abc":
         left = sites.available(part)
         assert left >= min(whole, room_of(sites.accounts[part])) - 1e-9, "a part has at least what the whole has"
-        before = sites.accounts[part].epsilon()
+        before = sites.accounts[part].used()
         probe = Sites(*limits, *kind)
         probe.accounts |= sites.accounts
         if left > 0.02:
-            assert probe.charge(part, 400.0, 1), "what is free can be taken"
+            assert probe.charge(part, 400.0, 1), "what is left can be taken"
         for noise in (3.0, 10.0, 40.0):
             while probe.charge(part, noise, 1):
                 pass
-        taken = probe.accounts[part].epsilon() - before
+        taken = probe.accounts[part].used() - before
         assert taken <= room_of(sites.accounts[part]) + 1e-9
-        assert probe.accounts["p"].epsilon() <= limits[0] + 1e-9
+        assert probe.accounts["p"].used() <= 1
 
 
 def test_spending_of_another_part_leaves_a_part_its_budget() -> None:
     sites = Sites(2.0, 2.0, 1, ADD)
     assert sites.charge("a", 5.0, 3)
-    assert room_of(sites.accounts["p"]) < 2
-    assert sites.available("b") == 2.0, "another part's spending is not its own"
-    assert isclose(sites.available("a"), 2 - sites.accounts["a"].epsilon())
+    assert room_of(sites.accounts["p"]) < 1
+    assert sites.available("b") == 1.0, "another part's spending is not its own"
+    assert isclose(sites.available("a"), 1 - sites.accounts["a"].used())
 
 
 def test_replaced_units_count_twice() -> None:
     sites = Sites(2.0, 2.0, 1, ONE)
     assert sites.charge("a", 20.0, 3)
     above = sites.above("b")
-    assert above.epsilon < 2.0, "its replacement may have been in the other part"
+    assert above.share < 1.0, "its replacement may have been in the other part"
     assert above.account_path == "p"
 
 
@@ -110,9 +110,9 @@ def test_part_that_is_split_again_has_at_most_what_its_own_parts_can_take() -> N
     whole, split = sites.accounts["p"], sites.accounts["split"]
     parts = [*(sites.accounts[name] for name in "abc"), split]
     left = least_above_part([whole, split], parts)
-    assert isclose(left.epsilon, room_of(whole))
+    assert isclose(left.share, room_of(whole))
     under = [sites.accounts[name] for name in ("ward", "other")]
-    assert left.epsilon <= min(least_above_part([whole, split, each], [*parts, *under]).epsilon for each in under)
+    assert left.share <= min(least_above_part([whole, split, each], [*parts, *under]).share for each in under)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,6 @@ def test_available_budget_is_the_least_along_the_path(
 
 def test_room_above_a_part_counts_for_all_accounts_under_it() -> None:
     left = {"p": 1.0, "p/a": 9.0, "p/a/b": 8.0, "p/c": 9.0}
-    rooms = [status_at(path, parallel=path == "p", remaining=epsilon) for path, epsilon in left.items()]
+    rooms = [status_at(path, parallel=path == "p", remaining=share) for path, share in left.items()]
     found = available_of(rooms, {"p/a": Available(4.0, "p", "p")})
-    assert [found[name].epsilon for name in ("p", "p/a", "p/a/b", "p/c")] == [1.0, 4.0, 4.0, 1.0]
+    assert [found[name].share for name in ("p", "p/a", "p/a/b", "p/c")] == [1.0, 4.0, 4.0, 1.0]
