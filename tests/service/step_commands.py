@@ -4,6 +4,7 @@ import itertools
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import patch
 
 from app.accounting.events import DpEvent, Gaussian, event_to_dict
 from app.ledger.accounts.account import Account
@@ -12,9 +13,11 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts, organisations
 from app.service.auth.authentication import Principal
 from app.service.auth.request_context import RequestContext
+from app.service.charging import readings
 from app.service.charging.groups import commit_counted, commit_group
 from app.service.charging.ledger_state import LedgerState
 from app.service.charging.requests import Mode, OnExceed, StepCommand, StepRequest, StepResult
+from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import CostNotReadyError
 from app.service.verification.verify import verify
 from tests.conftest import Ledger
@@ -58,7 +61,11 @@ class CommandRunner:
         return StepCommand(self.call(), asked)
 
     def once(self, *asked: StepRequest | StepCommand) -> list[Any]:
-        """One group, decided as it comes."""
+        """One group, decided as it comes, but for epsilons, which are computed while it waits."""
+        with patch.object(readings, "_epsilon", computed_at_once):
+            return self._once(*asked)
+
+    def _once(self, *asked: StepRequest | StepCommand) -> list[Any]:
         commands = [each if isinstance(each, StepCommand) else self.command(each) for each in asked]
         database = self.ledger.database
         found = {} if database.dialect == "sqlite" else commit_counted(database, self.memory, commands)
@@ -95,6 +102,17 @@ class CommandRunner:
             except CostNotReadyError as missing:
                 missing.compute(self.organisation_id)
         command.context.costs.searches = 10**6  # a refusal goes without the noise that fits
+
+
+_EPSILON = readings._epsilon
+
+
+def computed_at_once(work: UnitOfWork, *others: Any) -> float:  # noqa: ANN401 - passed on
+    try:
+        return _EPSILON(work, *others)
+    except CostNotReadyError as missing:
+        missing.compute(work.organisation_id)
+        return _EPSILON(work, *others)
 
 
 def organisation(ledger: Ledger, name: str = "hospital") -> str:

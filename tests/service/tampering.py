@@ -10,6 +10,7 @@ from sqlalchemy import Connection, delete, select, update
 
 from app.accounting.curves import RdpCurve
 from app.ledger.accounts.account import Account
+from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.runs.decisions import entry_hash, genesis
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories.accounts import list_all
@@ -59,8 +60,11 @@ def write_account(database: Database, path: str, **values: object) -> None:
 
 def balance(tx: Connection, path: str) -> Account:
     """An account as it is read, with all that it has spent and holds."""
-    [found] = [kept.account for _, kept, _ in list_all(tx) if kept.account.path == path]
-    assert found is not None
+    return _record(tx, path).account
+
+
+def _record(tx: Connection, path: str) -> AccountRecord:
+    [found] = [kept for _, kept, _ in list_all(tx) if kept.account.path == path]
     return found
 
 
@@ -80,9 +84,11 @@ def lift(ledger: Ledger, path: str) -> None:
 
 def set_balance(tx: Connection, path: str, **values: object) -> None:
     """Write an account's curves whole, and some of them as they are not."""
-    found = balance(tx, path)
+    record = _record(tx, path)
+    found, counts = record.account, record.counts
     whole: dict[str, object] = {"spent_curve": found.spent.to_bytes(), "held_curve": found.held.to_bytes()}
     whole |= {"spent_delta": found.spent.delta, "held_delta": found.held.delta}
+    whole |= {"charges": None if counts is None else json.dumps(counts)}
     set_account(tx, path, uncompacted_charges="{}")
     tx.execute(update(balances).where(balances.c.account_id == found.id).values(whole | values))
 

@@ -10,7 +10,6 @@ from app.accounting.events import DpEvent, RepeatAndSelect
 from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import LimitChange
 from app.ledger.admission.counted_accounts import CountedAccount
-from app.ledger.errors import LedgerUnavailableError
 from app.persistence.repositories import accounts as account_rows
 from app.persistence.repositories import decisions, experiments, idempotent_responses, locks, reservations, runs
 from app.persistence.repositories.dp_events import CostCache, CostTable, find_events
@@ -115,19 +114,10 @@ def load_missing(tx: Connection, state: LedgerState, work: UnitOfWork, missing: 
 
 
 def load_kinds(tx: Connection, costs: CostCache, work: UnitOfWork, account: Account, kinds: Collection[str]) -> None:
-    """Load events that were charged to an account, with their curves.
-
-    Raises:
-        LedgerUnavailableError: one of them is missing, or was changed.
-    """
+    """Load events that were charged to an account, with their curves; None for those that a restore has lost."""
     events = find_events(tx, work.organisation_id, kinds)
     curves = costs.find(tx, CostTable.of(work.organisation_id, account), kinds)
-    work.kinds |= {each: (events[each], curves[each]) for each in kinds if each in events and each in curves}
-    if lost := set(kinds) - work.kinds.keys():
-        raise LedgerUnavailableError(
-            f"The event {min(lost)[:12]} or its price is missing, though {account.path} was charged with it. Nothing "
-            "is charged to it; run `epsilon-ledger verify`."
-        )
+    work.kinds |= {each: (events[each], curves[each]) if each in events and each in curves else None for each in kinds}
 
 
 def find_limit_change(tx: Connection, organisation_id: str, account: Account) -> LimitChange | None:

@@ -50,11 +50,14 @@ def _epsilon(work: UnitOfWork, own: Account, delta: float, steps: Sequence[Price
     found = STEP_EPSILONS.find(workload, counts, event)
     if found is not None:
         return found[1]
-    kinds = work.kinds | {fingerprint(each.step.event): (each.step.event, each.curve) for each in steps}
+    kinds = {**work.kinds, **{fingerprint(each.step.event): (each.step.event, each.curve) for each in steps}}
     lacking = counts.keys() - kinds.keys()
     if lacking:
         raise NotLoadedError(own, kinds=frozenset(lacking))
-    raise STEP_EPSILONS.missing(workload, counts, event, kinds)
+    known = {kind: kinds[kind] for kind in counts}
+    if None in known.values():
+        return own.rdp_epsilon(delta)
+    raise STEP_EPSILONS.missing(workload, counts, event, {kind: each for kind, each in known.items() if each})
 
 
 def _counts_after(counts: Counts | None, steps: Sequence[PricedStep]) -> Counts | None:

@@ -43,7 +43,7 @@ class UnitOfWork:
         reused_keys: idempotency keys of requests of other kinds.
         by_first_step: decisions that advanced a run, by run, attempt and first step.
         costs: costs of events.
-        kinds: events that were charged before, with their curves, by fingerprint.
+        kinds: events that were charged before, with their curves, by fingerprint; None: they are lost.
         costed_reservations: runs whose reservations have all their costs loaded.
         limit_changes: the last change of an account's limit; None: the log has none.
         decided: entries of decisions to append, with their hashes.
@@ -70,7 +70,7 @@ class UnitOfWork:
     reused_keys: set[str] = field(default_factory=set)
     by_first_step: dict[tuple[str, int, int], Decision] = field(default_factory=dict)
     costs: dict[CostRule, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
-    kinds: dict[str, tuple[DpEvent, RdpCurve]] = field(default_factory=dict)
+    kinds: dict[str, tuple[DpEvent, RdpCurve] | None] = field(default_factory=dict)
     costed_reservations: set[str] = field(default_factory=set)
     limit_changes: dict[str, LimitChange | None] = field(default_factory=dict)
     decided: list[tuple[DecisionEntry, bytes]] = field(default_factory=list)
