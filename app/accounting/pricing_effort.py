@@ -5,11 +5,11 @@ formula; privacy loss distributions count their lattices themselves. It ignores 
 always accepted or always refused. Nothing is counted outside `bounded`. See docs/adr/0027.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from app.accounting.base_rdp import laplace_noise
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
@@ -44,6 +44,8 @@ from app.accounting.formulas.gaussian_mixture import MAX_REPLACED, Mixture, is_s
 from app.accounting.formulas.mechanisms import noise_of_pure_loss
 from app.accounting.formulas.random_batches import MAX_OCCURRENCES, most_occurrences
 from app.accounting.group_privacy import for_group, sampled_mixture
+
+T = TypeVar("T")
 
 MAX_WORK: Final = 800_000
 """Per request: 0.8 s. A schedule of 1,000 different noises on a sample takes all but 0.05 s of it."""
@@ -105,6 +107,9 @@ SELECTION: Final = 700
 POISSON_SELECTION: Final = 4500
 """The bound for a Poisson number of runs compares every order with every other one."""
 
+MOST_MEASURED: Final = 10**12
+"""Work that is measured has no limit."""
+
 MOST_KNOWN: Final = 512
 """Results that a request is counted for once; the caches that keep them have at least as many places."""
 
@@ -136,6 +141,16 @@ def bounded_apart() -> Iterator[None]:
     """Limit the work of a block within `bounded` apart, to MAX_PLAN_WORK; without that, it has no limit."""
     with bounded(MAX_PLAN_WORK) if _tally.get() is not None else nullcontext():
         yield
+
+
+def measured(compute: Callable[[], T]) -> tuple[T, int]:
+    """Compute a result that is cached for all requests, apart from limits, with its work in microseconds."""
+    tally = _Tally(MOST_MEASURED)
+    token = _tally.set(tally)
+    try:
+        return compute(), tally.spent
+    finally:
+        _tally.reset(token)
 
 
 def use_effort(work: float) -> None:

@@ -59,17 +59,21 @@ class Tilted:
 
 def tilted(distributions: Distributions, counts: Floats, tilt: float) -> Tilted:
     """Compute K, K' and K'' of the sum of (n,) repetitions of each loss."""
+    return Tilted(tilt, *(float(counts @ each) for each in tilted_moments(distributions, tilt)))
+
+
+def tilted_moments(distributions: Distributions, tilt: float) -> tuple[Floats, Floats, Floats]:
+    """Compute K, K' and K'' of each of n losses; (n,) each."""
     losses = distributions.losses
     use_effort(TILT + TILT_MASS * distributions.masses.size)
-    weights, tops = _tilted_masses(distributions, tilt)
+    weights, tops = tilted_masses(distributions, tilt)
     totals = weights.sum(axis=1)
     first = weights @ losses / totals
     second = weights @ losses**2 / totals - first**2
-    moments = tops + np.log(totals), first, np.maximum(second, 0)
-    return Tilted(tilt, *(float(counts @ each) for each in moments))
+    return tops + np.log(totals), first, np.maximum(second, 0)
 
 
-def _tilted_masses(distributions: Distributions, tilt: float) -> tuple[Floats, Floats]:
+def tilted_masses(distributions: Distributions, tilt: float) -> tuple[Floats, Floats]:
     """Compute masses times exp(tilt loss), each distribution's divided by its largest factor, and these logarithms."""
     exponents = tilt * distributions.losses
     tops = exponents[distributions.last]
@@ -130,6 +134,22 @@ def period(found: Tilted) -> float:
     return DEVIATIONS * sqrt(found.variance + 1 / found.tilt**2)
 
 
+def places_in_period(found: Tilted, spacing: float) -> int:
+    """Compute the least number of places in a period."""
+    return max(ceil(min(period(found) / spacing, LARGEST_PERIOD)), 64)
+
+
+def largest_exponent(distributions: Distributions, tilt: float) -> float:
+    """Compute the largest absolute value of the exponents in a tilt."""
+    return tilt * max(abs(float(distributions.losses[0])), abs(float(distributions.losses[-1])))
+
+
+def shares_of_frequencies(numbers: NDArray[np.int64], size: int) -> Floats:
+    """Compute how often frequencies and their conjugates are in a sum over all, over the places in a period."""
+    found: Floats = np.where((numbers == 0) | (2 * numbers == size), 1 / size, 2 / size)
+    return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TiltedSum:
     """A composition, ready for its delta at any epsilon; the closer to the one of its tilt, the tighter the bound.
@@ -166,7 +186,7 @@ class TiltedSum:
         if self.most <= epsilon:
             return self.log_infinite
         use_effort(DELTA + DELTA_EACH * self.numbers.size)
-        weights, sizes = _weight_frequencies(epsilon, self.spacing, self.tilt, self.size, self.numbers)
+        weights, sizes = weight_frequencies(epsilon, self.spacing, self.tilt, self.size, self.numbers)
         # No frequency of a positive function is above its first.
         with np.errstate(over="ignore", invalid="ignore"):
             terms = (self.powers * weights[:-1].conj()).real + self.errors * sizes[:-1]
@@ -184,16 +204,15 @@ def tilted_sum(dots: Dots, counts: Floats, tilt: float) -> TiltedSum | None:
     """
     use_effort(SUM + SUM_EACH * counts.size + SUM_MASS * dots.masses.size)
     found = tilted(dots, counts, tilt)
-    weights, _ = _tilted_masses(dots, tilt)
-    size = max(ceil(min(period(found) / dots.spacing, LARGEST_PERIOD)), 64)
-    reach = tilt * max(abs(float(dots.losses[0])), abs(float(dots.losses[-1])))
+    weights, _ = tilted_masses(dots, tilt)
+    size, reach = places_in_period(found, dots.spacing), largest_exponent(dots, tilt)
     weights /= weights.sum(axis=1, keepdims=True)
     parts = frequencies(weights, counts, dots.places, size, ROUNDING * (64 + reach))
     if parts is None:
         return None
     use_effort(SUM_FREQUENCY * parts.numbers.size)
-    shares = np.where((parts.numbers == 0) | (2 * parts.numbers == parts.size), 1 / parts.size, 2 / parts.size)
-    powers = shares * np.exp(parts.logs)
+    shares = shares_of_frequencies(parts.numbers, parts.size)
+    powers: Complexes = np.multiply(np.exp(parts.logs), shares)
     # |x^n - y^n| <= (|x| + e)^n - |x|^n for |x - y| <= e
     with np.errstate(over="ignore", invalid="ignore"):  # of too many repetitions nothing is known, and `log_delta` 0
         errors = shares * np.exp(parts.largest) * -np.expm1(-parts.growth)
@@ -214,7 +233,7 @@ def tilted_sum(dots: Dots, counts: Floats, tilt: float) -> TiltedSum | None:
     )
 
 
-def _weight_frequencies(
+def weight_frequencies(
     epsilon: float, spacing: float, tilt: float, size: int, number: NDArray[np.int64]
 ) -> tuple[Complexes, Floats]:
     """Compute some frequencies of the periodic weight: two geometric series. Their sizes bound errors, too."""

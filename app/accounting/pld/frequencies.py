@@ -112,18 +112,10 @@ def frequencies(
         size: least number of places in a period.
         error: of the sum of the masses.
     """
-    first = _first_negligible(masses, counts, places, size, error)
-    too_many = size > min(MAX_SIZE, MAX_SIZES // counts.size)
-    few = first * places.size <= MAX_TURNS and first * counts.size <= MAX_VALUES
-    if few and (too_many or _is_cheap(first, masses, size)):
-        use_effort(first * (places.size * (TURNED + TURNED_EACH * counts.size) + SUMMED * counts.size))
-        rows: Iterable[tuple[Complexes, float]] = _directly(masses, places, size, first)
-    else:
-        if too_many:
-            return None
-        size = scipy.fft.next_fast_len(size, real=True)
-        use_effort(size * counts.size * TRANSFORMED)
-        first, rows = size // 2 + 1, _fast(masses, places, size)
+    found = frequency_rows(masses, counts, places, size, error)
+    if found is None:
+        return None
+    size, first, rows = found
     used = np.arange(first)
     logs, largest, growth = np.zeros(first, dtype=complex), np.zeros(first), np.zeros(first)
     for (values, own_error), count in zip(rows, counts, strict=True):
@@ -138,6 +130,28 @@ def frequencies(
         logs += count * np.log(np.where(row == 0, TINY, row))
         growth += count * np.log1p(own / absolute)
     return Frequencies(size, used, logs, largest, growth)
+
+
+def frequency_rows(
+    masses: Floats, counts: Floats, places: NDArray[np.int64], size: int, error: float
+) -> tuple[int, int, Iterable[tuple[Complexes, float]]] | None:
+    """Compute the first frequencies of each distribution, with bounds on their errors, as `frequencies` takes them.
+
+    Returns:
+        The places in a period, the number of frequencies, and them by distribution. Up to half of the period, all
+        others of the composition are at most NEGLIGIBLE. None if there are too many.
+    """
+    first = _first_negligible(masses, counts, places, size, error)
+    too_many = size > min(MAX_SIZE, MAX_SIZES // counts.size)
+    few = first * places.size <= MAX_TURNS and first * counts.size <= MAX_VALUES
+    if few and (too_many or _is_cheap(first, masses, size)):
+        use_effort(first * (places.size * (TURNED + TURNED_EACH * counts.size) + SUMMED * counts.size))
+        return size, first, _directly(masses, places, size, first)
+    if too_many:
+        return None
+    size = scipy.fft.next_fast_len(size, real=True)
+    use_effort(size * counts.size * TRANSFORMED)
+    return size, size // 2 + 1, _fast(masses, places, size)
 
 
 def _is_cheap(first: int, masses: Floats, size: int) -> bool:
