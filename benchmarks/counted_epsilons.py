@@ -13,11 +13,11 @@ from time import process_time
 from typing import TypeVar
 from unittest.mock import patch
 
+from app.accounting.epsilon_knots import knots_ahead
 from app.accounting.events import DpEvent, Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.pld import accountant, counted_epsilons
 from app.accounting.pld.accountant import pld_epsilon
 from app.accounting.pld.counted_epsilons import CountedEpsilons, Octaves
-from app.accounting.pld.knots import knots_ahead
 from app.accounting.pld.plans import FINEST
 
 RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -74,7 +74,7 @@ def measure(events: list[DpEvent], count: int) -> list[float]:
             above.append(found / finest(counts) - 1)
             with patch.object(counted_epsilons, "_octaves", Octaves()):
                 for times in (cold, warm):
-                    _, taken = timed(partial(knots_ahead, epsilons, counts, {events[0]: 1}, KNOTS))
+                    _, taken = timed(partial(knots_ahead, epsilons.epsilon, counts, [events[0]], KNOTS))
                     times.append(taken)
     return [*map(median, (first, again, known, cold, warm)), max(above)]
 

@@ -7,8 +7,9 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
+from app.accounting.epsilon_knots import APART
 from app.accounting.events import DpEvent, RepeatAndSelect
-from app.accounting.tightest_epsilon import APART, MOST_KINDS
+from app.accounting.tightest_epsilon import MOST_KINDS
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.admission.admission import Admission, governing_of
 from app.ledger.admission.counted_accounts import CountedAccount, CountMark, KnownEpsilon, admit_by_counting

@@ -5,6 +5,7 @@ of a new event. The knots behind the last third are computed before a step needs
 """
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -13,31 +14,42 @@ from operator import ge
 from typing import Final, NamedTuple
 
 from app.accounting.curves import RdpCurve
+from app.accounting.epsilon_knots import APART, Knot
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.accounting.tightest_epsilon import APART, Knot, knots_ahead
+from app.accounting.pricing_effort import MAX_WORK
+from app.accounting.tightest_epsilon import curve_knots, tightest_knots
 from app.ledger.accounts.account_records import Counts
 from app.ledger.errors import RateLimitedError
 from app.persistence.lru_cache import LruCache
 from app.service.costing import CostNotReadyError
 from app.service.worker_pool import WORKER_POOL, Job
 
-FIRST: Final = 32
-"""Knots that a step waits for."""
+FIRST: Final = 24
+"""Most knots that a step waits for."""
 
-FEW: Final = 4
-"""Knots that a step waits for where several kinds of few events come in turn, so that most knots would not be used."""
-
-MOST_APART: Final = 1.0045
-"""Largest ratio of the epsilons of neighbouring knots between which the value of the second one counts."""
+BEGIN: Final = 4
+"""Knots that a step waits for at first, where several kinds come in turn: they may come in another order."""
 
 AHEAD: Final = 160
 """Knots that are computed before they are needed."""
 
-OF_A_KIND: Final = 15_000
-"""Microseconds for the distribution of an event, about; then knots take little."""
+MOST_APART: Final = 1 + 1.1 * APART
+"""Largest ratio of the epsilons of neighbouring knots between which the value of the second one counts."""
+
+RECENT: Final = 64
+"""Latest events of a run that are looked at to guess the next ones."""
+
+MOST_HERE: Final = 16
+"""Most kinds whose knots a thread of this process computes, which then knows what their epsilons share."""
+
+NEAR: Final = 16
+"""Knots before the last one from which on further ones are computed."""
+
+MOST: Final = 4096
+"""Maximum knots of a workload."""
 
 REMEMBERED: Final = 4096
-"""Runs and events with knots."""
+"""Workloads with knots."""
 
 
 class Workload(NamedTuple):
@@ -59,24 +71,35 @@ class Workload(NamedTuple):
         return cls(relation, delta, "" if len(counts) == 1 else run_id, tuple(sorted(counts)))
 
 
+class _Knot(NamedTuple):
+    """Counts in the order of the kinds, and an epsilon that holds up to them."""
+
+    counts: tuple[int, ...]
+    epsilon: float
+
+
 @dataclass(slots=True, eq=False)
 class _Knots:
     """Knots of a workload, increasing.
 
     Args:
         events: of its kinds, with their curves.
-        origin: counts of an earlier time, since which the growth is looked at.
-        mix: ratio in which the counts grow.
+        recent: the latest events, by place among the kinds.
+        asked: how many knots were computed at once.
+        cycle: the events that were guessed to come next, again and again.
+        reached: the place of the last knot that was found.
         totals: of the counts of each knot.
         further: the knots behind, which are being computed.
     """
 
     events: Mapping[DpEvent, RdpCurve]
-    origin: tuple[int, ...]
-    mix: tuple[int, ...]
-    knots: tuple[Knot, ...]
+    recent: deque[int]
+    asked: int
+    cycle: Sequence[DpEvent]
+    knots: list[_Knot]
+    reached: int = 0
     totals: list[int] = field(init=False)
-    further: "Future[tuple[Knot, ...]] | None" = None
+    further: "Future[list[Knot]] | None" = None
 
     def __post_init__(self) -> None:
         """Sum the counts."""
@@ -95,6 +118,37 @@ class _Knots:
         before = self.knots[place - 1] if place else None
         return before is not None and _covers(counts, before.counts) and knot.epsilon <= before.epsilon * MOST_APART
 
+    def end(self, place: int) -> int | None:
+        """Find the last knot before a gap, if that is near; of one kind, several runs have computed knots."""
+        for at in range(place, min(place + NEAR, len(self.knots) - 1)):
+            apart = self.totals[at + 1] - self.totals[at]
+            if apart > 1 and self.knots[at + 1].epsilon > self.knots[at].epsilon * MOST_APART:
+                return at
+        return len(self.knots) - 1 if place + NEAR >= len(self.knots) - 1 else None
+
+    def next_number(self) -> int:
+        """Choose how many knots to compute: more if the last ones were of use, fewer if other events came."""
+        if len(self.events) == 1:
+            return FIRST
+        if not self.asked:
+            return BEGIN
+        used = self.reached + 1 >= len(self.knots)
+        return min(2 * self.asked, FIRST) if used else max(self.asked // 2, 1)
+
+    def guess(self) -> list[int]:
+        """Guess the next events, by place: those that came since the last one came before."""
+        latest = list(self.recent)
+        before = next((at for at in range(len(latest) - 2, -1, -1) if latest[at] == latest[-1]), len(latest) - 2)
+        return latest[before + 1 :]
+
+    def with_knots(self, further: Sequence[_Knot]) -> "_Knots":
+        """Copy these with further knots: of one kind all, of several those ahead."""
+        if len(self.events) > 1:
+            knots = [*self.knots[-MOST // 2 :], *further]
+        else:
+            knots = sorted({knot.counts: knot for knot in (*self.knots, *further)}.values())[-MOST:]
+        return _Knots(self.events, self.recent, self.asked, self.cycle, knots)
+
 
 class StepEpsilons:
     """The knots of the workloads in use. They depend on nothing but mechanisms and counts."""
@@ -107,54 +161,59 @@ class StepEpsilons:
         known = self._known.get(workload)
         if known is None:
             return None
-        now = tuple([counts[kind] for kind in workload.kinds])
+        now, at = tuple([counts[kind] for kind in workload.kinds]), workload.kinds.index(event)
+        known.recent.append(at)
         place = known.place(now)
-        if place is None:
+        if place is None or not known.holds_at(place, now):
             return None
-        if 3 * place > 2 * len(known.knots):
-            self._continue(workload, known)
-        if not known.holds_at(place, now):
-            return None
-        knot, at = known.knots[place], workload.kinds.index(event)
+        known.reached = place
+        self._continue(workload, known, place)
+        knot = known.knots[place]
         return knot.counts[at] - now[at], knot.epsilon
 
     def missing(
         self, workload: Workload, counts: Counts, event: str, events: Mapping[str, tuple[DpEvent, RdpCurve]]
     ) -> CostNotReadyError:
         """Get what a charge of an event waits for: knots from these counts on; `events` has those of all kinds."""
-        now = tuple(counts[kind] for kind in workload.kinds)
-        known = self._known.get(workload)
-        origin = (0,) * len(now) if known is None else known.origin
-        grown = tuple(max(each - before, 0) for each, before in zip(now, origin, strict=True))
-        mix = grown if known is not None and any(grown) else tuple(int(kind == event) for kind in workload.kinds)
-        if known is None or sum(grown) > sum(now) // 4:
-            origin = now
-        curves = dict(events[kind] for kind in workload.kinds)
-        number = FIRST if len(now) == 1 or sum(now) * APART >= 1 else FEW
-        question = (curves, now, mix, workload.relation, workload.delta, number)
+        charged = [events[kind] for kind in workload.kinds]
+        curves, known = dict(charged), self._known.get(workload)
+        if known is None:
+            known = _Knots(curves, deque([workload.kinds.index(event)], RECENT), 0, (), [])
+        number = known.next_number()
+        cycle = [charged[at][0] for at in known.guess()]
+        now = {each: counts[kind] for kind, (each, _) in zip(workload.kinds, charged, strict=True)}
 
-        def keep(found: tuple[Knot, ...] | None) -> None:
-            knots = found or knots_ahead(*question, distributions=False)
-            self._known.put(workload, _Knots(curves, origin, mix, knots))
+        def keep(found: list[Knot] | None) -> None:
+            knots = _in_order(curves, found or curve_knots(now, cycle, curves, workload.delta, number))
+            earlier = known.knots if len(curves) == 1 else []
+            self._known.put(workload, _Knots(curves, known.recent, number, cycle, earlier).with_knots(knots))
 
-        return CostNotReadyError(Job(knots_ahead, question), keep, OF_A_KIND * len(now), needed=False)
+        job = Job(tightest_knots, (now, cycle, curves, workload.relation, workload.delta, number))
+        return CostNotReadyError(job, keep, 0 if len(now) <= MOST_HERE else MAX_WORK, needed=False)
 
-    def _continue(self, workload: Workload, known: _Knots) -> None:
-        """Begin to compute further knots, or take those that are computed."""
+    def _continue(self, workload: Workload, known: _Knots, place: int) -> None:
+        """Begin to compute the knots behind the last ones, where these are near, or take those that are computed."""
         if known.further is None:
-            question = (known.events, known.knots[-1].counts, known.mix, workload.relation, workload.delta, AHEAD)
+            end = known.end(place)
+            if end is None:
+                return
+            last = dict(zip(known.events, known.knots[end].counts, strict=True))
+            question = (last, known.cycle, known.events, workload.relation, workload.delta, AHEAD)
             with suppress(RateLimitedError):
-                known.further = WORKER_POOL.submit("epsilons", Job(knots_ahead, question))
+                known.further = WORKER_POOL.submit("epsilons", Job(tightest_knots, question))
         elif known.further.done():
-            further = () if known.further.exception() is not None else known.further.result()
+            further = [] if known.further.exception() is not None else known.further.result()
             known.further = None
             if further:
-                kept = known.knots[len(known.knots) // 2 : -1]
-                self._known.put(workload, _Knots(known.events, known.origin, known.mix, (*kept, *further)))
+                self._known.put(workload, known.with_knots(_in_order(known.events, further)[1:]))
 
 
 STEP_EPSILONS: Final = StepEpsilons()
 """The knots of this process."""
+
+
+def _in_order(events: Mapping[DpEvent, object], knots: Sequence[Knot]) -> list[_Knot]:
+    return [_Knot(tuple([knot.counts[event] for event in events]), knot.epsilon) for knot in knots]
 
 
 def _covers(most: Sequence[int], counts: Sequence[int]) -> bool:
