@@ -99,7 +99,7 @@ class CountedSum:
                 return 0.0 if exp(goal) - exp(at[1]) >= self.loss_error else spacing
             if low[0] >= 0 and (high[0] - low[0] == 1 or low[1] - high[1] <= CLOSE):
                 return _chord(low[0] * spacing, high[0] * spacing, low[1] - goal, high[1] - goal)
-            if before and (at[1] - before[1]) * (at[0] - before[0]) < 0:
+            if before and at[1] > -inf and (at[1] - before[1]) * (at[0] - before[0]) < 0:
                 slope = (at[1] - before[1]) / (at[0] - before[0])
             before = at if at[1] > -inf else None
             # A little beyond where the goal seems to be, so that two places soon enclose it.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from math import exp, inf, log, sqrt
+from math import exp, inf, log, log1p, sqrt
 
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as theirs
@@ -200,6 +200,11 @@ def test_gaussian_noise_alone_has_its_closed_form() -> None:
 
 def test_pure_losses_add_up_exactly() -> None:
     assert CountedEpsilons(ADD, 1e-30).epsilon({dp.Laplace(10.0): 3}) == pytest.approx(0.3, rel=1e-9)
+
+
+def test_one_answer_has_its_closed_form() -> None:
+    exact = 1 + log1p(-1e-3 * (1 + exp(-1)))
+    assert exact <= CountedEpsilons(ADD, 1e-3).epsilon({dp.EpsilonDelta(1.0): 1}) <= exact * (1 + 3e-4)
 
 
 def test_many_kinds_are_computed_one_by_one() -> None:
