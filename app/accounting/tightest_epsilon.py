@@ -75,6 +75,7 @@ def curve_knots(
     curves: Mapping[DpEvent, RdpCurve],
     delta: float,
     number: int,
+    apart: float,
 ) -> list[Knot]:
     """Compute epsilons by Rényi curves alone ahead of some counts, see `knots_ahead`."""
-    return knots_ahead(lambda at: epsilon_by_curves(at, curves, delta), counts, cycle, number)
+    return knots_ahead(lambda at: epsilon_by_curves(at, curves, delta), counts, cycle, number, apart)

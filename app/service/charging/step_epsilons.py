@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 from app.accounting.curves import RdpCurve
 from app.accounting.epsilon_knots import APART, Knot
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.accounting.pricing_effort import MAX_WORK
 from app.accounting.tightest_epsilon import curve_knots, tightest_knots
 from app.ledger.accounts.account_records import Counts
 from app.ledger.errors import RateLimitedError
@@ -33,14 +32,18 @@ BEGIN: Final = 4
 AHEAD: Final = 160
 """Knots that are computed before they are needed."""
 
-MOST_APART: Final = 1 + 1.1 * APART
-"""Largest ratio of the epsilons of neighbouring knots between which the value of the second one counts."""
+MOST_COMPOSED: Final = 6
+"""Most kinds of a run whose distributions are composed for the answers to its steps: while each kind is new, every step
+would need lattices of its own. Of more, the answers have the epsilon of the Rényi curves."""
+
+FAR_APART: Final = 0.03
+"""Distance of the knots of more kinds."""
+
+SLACK: Final = 1.1
+"""Factor of a distance at which the value of the second one of two knots still counts."""
 
 RECENT: Final = 64
 """Latest events of a run that are looked at to guess the next ones."""
-
-MOST_HERE: Final = 16
-"""Most kinds whose knots a thread of this process computes, which then knows what their epsilons share."""
 
 NEAR: Final = 16
 """Knots before the last one from which on further ones are computed."""
@@ -105,6 +108,29 @@ class _Knots:
         """Sum the counts."""
         self.totals = [sum(knot.counts) for knot in self.knots]
 
+    @property
+    def composes(self) -> bool:
+        """Whether distributions are composed."""
+        return len(self.events) <= MOST_COMPOSED
+
+    @property
+    def apart(self) -> float:
+        """Distance of the knots."""
+        return APART if self.composes else FAR_APART
+
+    @property
+    def ratio(self) -> float:
+        """Largest ratio of the epsilons of neighbouring knots between which the value of the second one counts."""
+        return 1 + SLACK * self.apart
+
+    def job(
+        self, relation: NeighboringRelation, delta: float, now: Mapping[DpEvent, int], number: int
+    ) -> "Job[list[Knot]]":
+        """Compute knots from some counts on."""
+        if self.composes:
+            return Job(tightest_knots, (now, self.cycle, self.events, relation, delta, number))
+        return Job(curve_knots, (now, self.cycle, self.events, delta, number, self.apart))
+
     def place(self, counts: tuple[int, ...]) -> int | None:
         """Find the first knot that has no fewer repetitions of any kind."""
         begin = bisect_left(self.totals, sum(counts))
@@ -116,13 +142,13 @@ class _Knots:
         if knot.counts == counts:
             return True
         before = self.knots[place - 1] if place else None
-        return before is not None and _covers(counts, before.counts) and knot.epsilon <= before.epsilon * MOST_APART
+        return before is not None and _covers(counts, before.counts) and knot.epsilon <= before.epsilon * self.ratio
 
     def end(self, place: int) -> int | None:
         """Find the last knot before a gap, if that is near; of one kind, several runs have computed knots."""
         for at in range(place, min(place + NEAR, len(self.knots) - 1)):
             apart = self.totals[at + 1] - self.totals[at]
-            if apart > 1 and self.knots[at + 1].epsilon > self.knots[at].epsilon * MOST_APART:
+            if apart > 1 and self.knots[at + 1].epsilon > self.knots[at].epsilon * self.ratio:
                 return at
         return len(self.knots) - 1 if place + NEAR >= len(self.knots) - 1 else None
 
@@ -182,14 +208,13 @@ class StepEpsilons:
         number = known.next_number()
         cycle = [charged[at][0] for at in known.guess()]
         now = {each: counts[kind] for kind, (each, _) in zip(workload.kinds, charged, strict=True)}
+        kept = _Knots(curves, known.recent, number, cycle, known.knots if len(curves) == 1 else [])
 
         def keep(found: list[Knot] | None) -> None:
-            knots = _in_order(curves, found or curve_knots(now, cycle, curves, workload.delta, number))
-            earlier = known.knots if len(curves) == 1 else []
-            self._known.put(workload, _Knots(curves, known.recent, number, cycle, earlier).with_knots(knots))
+            knots = found or curve_knots(now, cycle, curves, workload.delta, number, kept.apart)
+            self._known.put(workload, kept.with_knots(_in_order(curves, knots)))
 
-        job = Job(tightest_knots, (now, cycle, curves, workload.relation, workload.delta, number))
-        return CostNotReadyError(job, keep, 0 if len(now) <= MOST_HERE else MAX_WORK, needed=False)
+        return CostNotReadyError(kept.job(workload.relation, workload.delta, now, number), keep, needed=False)
 
     def _continue(self, workload: Workload, known: _Knots, place: int) -> None:
         """Begin to compute the knots behind the last ones, where these are near, or take those that are computed."""
@@ -198,9 +223,9 @@ class StepEpsilons:
             if end is None:
                 return
             last = dict(zip(known.events, known.knots[end].counts, strict=True))
-            question = (last, known.cycle, known.events, workload.relation, workload.delta, AHEAD)
             with suppress(RateLimitedError):
-                known.further = WORKER_POOL.submit("epsilons", Job(tightest_knots, question))
+                job = known.job(workload.relation, workload.delta, last, AHEAD)
+                known.further = WORKER_POOL.submit("epsilons", job)
         elif known.further.done():
             further = [] if known.further.exception() is not None else known.further.result()
             known.further = None
