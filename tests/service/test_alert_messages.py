@@ -41,7 +41,7 @@ LIMIT = {"epsilon": 2.0, "delta": 1e-5}
 def examples(name: str) -> dict[AlertType, dict[str, Any]]:
     """Facts of every type of alert, with one name for everything that people name or write."""
     budget: dict[str, Any] = {"account": "bud_1", "account_path": name, "account_kind": "budget"}
-    budget |= {"epsilon": 1.5, "epsilon_limit": 2.0, "delta": 1e-5}
+    budget |= {"used": 0.75, "limit": LIMIT}
     run = {"account": "run_1", "account_path": name, "account_kind": "run"}
     plan = {"steps_reserved": 100, "steps_used": 10}
     proposal = {"proposal": "prp_1", "reason": name, "proposed_by": "key_1", "proposed_by_name": name}
@@ -51,7 +51,7 @@ def examples(name: str) -> dict[AlertType, dict[str, Any]]:
     return {
         AlertType.THRESHOLD: budget | {"threshold": 0.8},
         AlertType.EXHAUSTED: budget | {"run": "run_1", "run_path": name},
-        AlertType.FORECAST: budget | {"utilisation": 0.6, "exhaustion_at": at, "within_days": 30},
+        AlertType.FORECAST: budget | {"used": 0.6, "exhaustion_at": at, "within_days": 30},
         AlertType.OVERDRAWN: run | {"over_limit": budget},
         AlertType.RESERVATION_STALE: run | plan | {"silent_since": at, "expires_at": at},
         AlertType.RESERVATION_FORFEITED: run | plan | {"steps_forfeited": 90, "lapsed": True},

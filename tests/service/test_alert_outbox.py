@@ -58,8 +58,8 @@ def test_threshold_is_alerted_once_with_the_numbers_of_its_moment(trainer: Train
         pass
     assert of_team(ledger) == [0.5, 0.8]
     [facts] = [facts for _, path, facts in answer(ledger) if (path, facts.get("threshold")) == ("mimic/icu-team", 0.8)]
-    assert 0.8 <= facts["epsilon"] < 1.0
-    assert (facts["epsilon_limit"], facts["delta"], facts["account_kind"]) == (1.0, 1e-5, "budget")
+    assert 0.8 <= facts["used"] < 1.0
+    assert (facts["limit"], facts["account_kind"]) == ({"epsilon": 1.0, "delta": 1e-5}, "budget")
     with ledger.database.write(ALL_TENANTS) as tx:  # as a change of the limit does
         this = accounts.c.path == "mimic/icu-team"
         tx.execute(update(accounts).where(this).values(epsilon_limit=2.5, version=accounts.c.version + 1))
@@ -124,8 +124,7 @@ def test_threshold_is_alerted_if_and_only_if_it_was_reached(ledger: Ledger, seed
         runner.group(request(run, (event, chance.randint(1, 120)), mode=mode))
         for each in runner.path(run):
             if each.limit is not None:
-                share = each.epsilon() / each.limit.epsilon
-                reached |= {(each.id, threshold) for threshold in (0.5, 0.8, 1.0) if share >= threshold}
+                reached |= {(each.id, threshold) for threshold in (0.5, 0.8, 1.0) if each.used() >= threshold}
     with ledger.database.read(ALL_TENANTS) as tx:
         rows = tx.execute(select(alerts).where(alerts.c.type == "account.threshold_reached")).all()
     ids = {each.id for run in runs for each in runners[0].path(run)}
@@ -169,7 +168,7 @@ def test_budget_that_ends_within_its_days_is_forecast_once(trainer: Trainer) -> 
     record(trainer, day(0))
     [(path, facts)] = foreseen(trainer)
     assert (path, facts["within_days"]) == ("mimic/icu-team", 30)
-    assert facts["utilisation"] == pytest.approx(20 / 219, rel=0.02)
+    assert facts["used"] == pytest.approx(20 / 219, rel=0.02)
     days = (datetime.fromisoformat(facts["exhaustion_at"]) - day(0)) / timedelta(days=1)
     assert days == pytest.approx(199 / 10, rel=0.02)
     charge(trainer, 20, day(0.5))
@@ -193,8 +192,8 @@ def test_pace_is_that_of_the_last_seven_days(trainer: Trainer) -> None:
         charge(trainer, steps, day(at))
         record(trainer, day(at))
     shown = trainer.ledger.get(f"/v1/accounts/{team(trainer)}/forecast").json()
-    assert shown["utilisation"] == pytest.approx(74 / 219, rel=0.02)
-    assert shown["utilisation_per_day"] == pytest.approx(14 / 219 / 8, rel=0.02)
+    assert shown["used"] == pytest.approx(74 / 219, rel=0.02)
+    assert shown["used_per_day"] == pytest.approx(14 / 219 / 8, rel=0.02)
     assert datetime.fromisoformat(shown["observed_since"]) == pytest.approx(day(-8), abs=timedelta(seconds=1))
     left = (datetime.fromisoformat(shown["exhaustion_at"]) - day(0)) / timedelta(days=1)
     assert left == pytest.approx(145 / (14 / 8), rel=0.02)

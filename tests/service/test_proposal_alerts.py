@@ -55,7 +55,7 @@ def test_proposed_limit_is_announced_when_opened_and_when_decided(
     opened, decided = announced(ledger)
     assert (opened["type"], opened["account"]) == ("proposal.opened", team)
     about = {"proposal": proposal["id"], "kind": "limit", "status": "open", "proposed": {"limit": MORE}}
-    about |= {"limit_before": {"epsilon": 1.0, "delta": 1e-5}, "epsilon": 0.0, "reason": "The study goes on."}
+    about |= {"limit_before": {"epsilon": 1.0, "delta": 1e-5}, "used": 0.0, "reason": "The study goes on."}
     about |= {"account": team, "account_path": "mimic/icu-team", "account_kind": "budget"}
     by = proposal["proposed_by"]
     assert opened["data"] == about | {"proposed_by": by, "proposed_by_name": f"key …{by[-6:]} (planner)"}

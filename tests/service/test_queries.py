@@ -79,10 +79,10 @@ def test_account_status_is_that_of_the_api(trainer: Trainer) -> None:
     found = statuses_of(ledger)
     for answer in (each for kind in ("populations", "budgets") for each in ledger.get(f"/v1/{kind}").json()["items"]):
         status = found[answer["path"]]
-        assert (status.epsilon, status.limit) == (answer["epsilon"], Limit(**answer["limit"]))
-        assert status.epsilon_including_reserved > status.epsilon
+        assert (status.used, status.limit) == (answer["used"], Limit(**answer["limit"]))
+        assert status.used_including_reserved == answer["used_including_reserved"] > status.used
         assert status.has_reserved
-        assert status.remaining == Limit(**answer["limit"]).epsilon - status.epsilon_including_reserved
+        assert status.remaining == 1 - status.used_including_reserved
     assert trainer.end(reserved, "void").status_code == 200
     assert not any(each.has_reserved for each in statuses_of(ledger).values())
 
@@ -146,9 +146,10 @@ def test_damaged_account_comes_first_and_hides_no_other(charged: Ledger, what: s
 
 
 def status(path: str, share: float) -> AccountStatus:
-    """An account that has used a part of its limit of 2."""
-    spent = 2 * share
-    return status_at(path, limit=Limit(2.0, 1e-6), epsilon=spent, epsilon_including_reserved=spent, share=share)
+    """An account that has used a part of its limit."""
+    return status_at(
+        path, limit=Limit(2.0, 1e-6), used=share, used_including_reserved=share, remaining=max(0.0, 1 - share)
+    )
 
 
 def ending(days: int) -> AccountStatus:
@@ -162,7 +163,7 @@ def ending(days: int) -> AccountStatus:
         (status("p", 1.01), "over"),
         (status("p", 0.0)._replace(quarantine="its balance is not proven"), "over"),
         (status("p", 0.99), "exhausted"),
-        (status("p", 0.1)._replace(epsilon_including_reserved=1.97, has_reserved=True), "exhausted"),
+        (status("p", 0.1)._replace(used_including_reserved=0.985, has_reserved=True), "exhausted"),
         (status("p", 0.8), "low"),
         (ending(7), "low"),
         (status("p", 0.5), "half"),
@@ -188,8 +189,8 @@ def test_most_urgent_of_many_accounts_are_shown(ledger: Ledger, monkeypatch: pyt
     assert (len(shown), sum(tree.hidden for tree in seen.trees)) == (BUDGETS, 3 * POPULATIONS - BUDGETS)
     assert seen.trees[0].status.path == "p119"
     roots, paths = {tree.status.id for tree in seen.trees}, {each.path for each in shown}
-    hidden = [each.share for each in teams if each.population_id in roots and each.path not in paths]
-    assert max(hidden) <= min(each.share for each in shown)
+    hidden = [each.used for each in teams if each.population_id in roots and each.path not in paths]
+    assert max(hidden) <= min(each.used for each in shown)
     found = read_overview(call_of(ledger), AccountStatusCache(), wanted=" P007/t1 ")
     assert [tree.status.path for tree in found.trees] == ["p007"]
 
@@ -220,9 +221,9 @@ def insured(ledger: Ledger) -> Ledger:
 
 def test_idle_child_of_an_exhausted_population_is_blocked_by_it(insured: Ledger) -> None:
     found = statuses_of(insured)
-    assert found["claims/idle"].remaining == 3.0
+    assert found["claims/idle"].remaining == 1.0
     for each in (found["claims/idle"], found["claims/idle/deep"]):
-        assert each.free == found["claims"].remaining < 0.02
+        assert each.left == found["claims"].remaining < 0.02
         assert each.blocked_by and each.blocked_by.account_path == "claims"  # noqa: PT018 - for mypy
         assert (each.severity, severity_label(each)) == (Severity.EXHAUSTED, "blocked")
     assert found["claims"].blocked_by is None
@@ -241,13 +242,13 @@ def test_api_and_forecast_show_what_is_available_and_what_limits_it(insured: Led
     assert population["available"]["account_path"] == "claims"
     answer = insured.get(f"/v1/accounts/{ids['claims/idle']}/forecast").json()
     assert (answer["exhaustion_at"], answer["available"]["account_path"]) == (None, "claims")
-    assert answer["available"]["epsilon"] < 0.02
+    assert answer["available"]["share"] < 0.02
     own = insured.run("claims/idle", name="limited", limit=limit(0.4))
     assert insured.get(f"/v1/accounts/{own}/forecast").json()["available"] == answer["available"]
     unlimited = insured.run("claims/idle")
     assert "no limit of its own" in insured.get(f"/v1/accounts/{unlimited}/forecast").json()["detail"]
     untouched = insured.population("mimic")
-    assert untouched["available"] == {"epsilon": 3.0, "account": untouched["id"], "account_path": "mimic"}
+    assert untouched["available"] == {"share": 1.0, "account": untouched["id"], "account_path": "mimic"}
 
 
 def test_nothing_is_available_under_a_quarantined_or_damaged_account(ledger: Ledger) -> None:
@@ -257,9 +258,9 @@ def test_nothing_is_available_under_a_quarantined_or_damaged_account(ledger: Led
     for reason, charges in (("its balance is not proven", "{}"), (None, "[1")):
         write_account(ledger.database, TEAM, quarantine_reason=reason, uncompacted_charges=charges)
         deep = statuses_of(ledger)["mimic/icu-team/deep"]
-        assert (deep.free, deep.severity) == (0.0, Severity.EXHAUSTED)
+        assert (deep.left, deep.severity) == (0.0, Severity.EXHAUSTED)
         [answer] = ledger.get("/v1/budgets?path=mimic/icu-team/deep").json()["items"]
-        assert (answer["available"]["epsilon"], answer["available"]["account_path"]) == (0.0, "mimic/icu-team")
+        assert (answer["available"]["share"], answer["available"]["account_path"]) == (0.0, "mimic/icu-team")
 
 
 def available(ledger: Ledger, account: str) -> dict[str, Any]:
@@ -271,24 +272,24 @@ def available(ledger: Ledger, account: str) -> dict[str, Any]:
 def test_available_budget_leaves_out_the_locked_part_and_ends_where_no_step_fits(ledger: Ledger) -> None:
     population = str(ledger.population()["id"])
     budget = str(ledger.budget(limit=limit(3.0))["id"])
-    whole = available(ledger, budget)["epsilon"]
+    whole = available(ledger, budget)["share"]
     allocate(ledger, population, unlock=OVER_TEN_DAYS | {"since": later()})
-    assert available(ledger, budget)["epsilon"] == 0
+    assert available(ledger, budget)["share"] == 0
     with pytest.raises(httpx2.HTTPStatusError, match="422"):  # one share by its id and by its path
         allocate(ledger, population, shares=[{"account": each} for each in (budget, TEAM)])
     allocate(ledger, population, unlock={"type": "over_time", "over_seconds": 10, "parts": 1})
-    assert available(ledger, budget)["epsilon"] == whole
+    assert available(ledger, budget)["share"] == whole
     allocate(ledger, population, unlock=OVER_TEN_DAYS)
     assert available(ledger, budget) == available(ledger, population)
     assert available(ledger, budget)["account"] == population
-    assert available(ledger, budget)["epsilon"] == pytest.approx(whole / 10)
-    before = available(ledger, budget)["epsilon"]
+    assert available(ledger, budget)["share"] == pytest.approx(whole / 10)
+    before = available(ledger, budget)["share"]
     assert ask(ledger, "first", 20).json()["status"] == "active"
-    left = available(ledger, budget)["epsilon"]
+    left = available(ledger, budget)["share"]
     assert 0 < left < before
     forecasts = [ledger.get(f"/v1/accounts/{each}/forecast").json() for each in (budget, population)]
-    assert [each["available"]["epsilon"] for each in forecasts] == [left, left]
+    assert [each["available"]["share"] for each in forecasts] == [left, left]
     most = bisect_left(range(1, 400), 1, key=lambda steps: int(not preview(ledger, budget, steps).json()["fits"]))
     assert ask(ledger, "all", most).json()["status"] == "active"
     assert not preview(ledger, budget, 1).json()["fits"]
-    assert available(ledger, population)["epsilon"] < 0.01
+    assert available(ledger, population)["share"] < 0.01
