@@ -30,7 +30,7 @@ def ancestors(tx: Connection, organisation_id: str, run_id: str, most: int) -> l
     return list(tx.execute(select(found.c.origin_id).limit(most)).scalars())
 
 
-def descendants(
+def successors(
     tx: Connection, organisation_id: str, run_id: str, scope: str | None, most: int
 ) -> tuple[list[str], int]:
     """List the newest `most` runs within a scope, None: all, that start from a run directly; and count them all."""

@@ -17,6 +17,7 @@ from app.ledger.runs.run import TERMINAL
 from app.persistence.repositories import account_metadata, accounts, audit, experiments, runs, usage_history
 from app.service.accounts.create import get_account
 from app.service.audit.guarantees import guarantee
+from app.service.audit.lineage_facts import lineage_facts
 from app.service.auth.request_context import RequestContext
 from app.service.experiments import ExperimentRecord, read_all
 from app.service.json_values import json_finite
@@ -60,7 +61,7 @@ def run_statement(context: RequestContext, run_id: str, signer: Signer) -> dict[
     """Issue a signed statement of a run's privacy loss.
 
     Raises:
-        AccountQuarantinedError: an account of its path is quarantined.
+        AccountQuarantinedError: an account of its path, or a run that it starts from, is quarantined.
     """
     with context.read() as tx:
         path = find_path(tx, context, run_id)
@@ -93,6 +94,7 @@ def run_statement(context: RequestContext, run_id: str, signer: Signer) -> dict[
             "decisions": usage_history.outcomes(tx, context.organisation_id, run_id),
             "loss": _loss(governing, own.account, reading_of(touched).epsilon)
             | {"guarantee": guarantee(tx, context.organisation_id, governing, path)},
+            "lineage": lineage_facts(tx, context, run, path),
             "accounts": [_account(_released(account)) for account in touched if account.limit is not None],
             "experiments": _experiments(tx, context, run_id, {tally.fingerprint for tally in events}),
             "chain": {"decisions": run.decisions, "head": run.chain_head.hex(), **_chain(tx, context)},
