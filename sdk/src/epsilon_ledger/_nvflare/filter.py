@@ -64,7 +64,7 @@ class LedgerFilter(Filter):
         TypeError: an argument has another type.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - FLARE writes arguments by name into a job's configuration
         self,
         budget: str,
         noise_multiplier: float | None = None,
