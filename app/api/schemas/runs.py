@@ -44,7 +44,7 @@ class OriginInput(Input):
 
     model_config = example({"run": "mimic/icu-team/base"})
 
-    run: Reference | None = Field(default=None, description="A run: its id, or its path if no other run has the same.")
+    run: Reference | None = None
     name: Annotated[str, Field(min_length=1, max_length=MAX_MODEL_NAME), AfterValidator(readable)] | None = Field(
         default=None, description="Of a model from outside, as people know it."
     )
