@@ -280,3 +280,19 @@ def test_loss_of_all_runs_is_the_loss_of_their_population(seeded: SeededLedger) 
         paths = [[each.account for each in account_rows.path_of(tx, organisation, run)] for run in found]
     assert len(paths) == 5
     assert loss_of_runs(population.account, paths) == population.account.spent.using({})
+
+
+def test_waiting_run_is_not_approved_against_a_later_policy(seeded: SeededLedger) -> None:
+    seeded.ledger.set_policy({"approval_above_epsilon": 0.1}, seeded.budget).raise_for_status()
+    silent, declared = (
+        _register(seeded, name=name, starts_from=said).json() for name, said in (("a", None), ("b", []))
+    )
+    assert [silent["status"], declared["status"]] == ["pending", "pending"]
+    stricter = {"approval_above_epsilon": 0.1, "require_starts_from": True}
+    seeded.ledger.set_policy(stricter, seeded.budget).raise_for_status()
+    answers = []
+    for run in (silent, declared):
+        [proposal] = seeded.ledger.get(f"/v1/proposals?account={run['id']}").json()["items"]
+        answers.append(seeded.ledger.post(f"/v1/proposals/{proposal['id']}/approve", {}, "privacy_officer"))
+    assert is_refused(answers[0], 403, "policy_violation")["rule"] == "require_starts_from"
+    assert answers[1].is_success
