@@ -6,6 +6,7 @@ from hashlib import sha256
 from html import escape
 from typing import Any, Final
 
+from app.api.lineage_html import lineage_section
 from app.ledger.accounts.metadata import title_of
 
 STYLE: Final = """
@@ -53,6 +54,8 @@ def page_of(document: Mapping[str, Any]) -> str:
         f"<h2>{'Run' if 'run' in payload else 'Population'}</h2>",
         _table(about),
     ]
+    if "lineage" in payload:
+        parts += lineage_section(payload["lineage"])
     if "accounts" in payload:
         limits = [
             (each["path"], each["kind"], each["limit"]["epsilon"], each["limit"]["delta"], _epsilon(each, "epsilon"))

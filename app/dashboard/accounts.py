@@ -20,6 +20,7 @@ from app.ledger.runs.deviations import DeviationKind
 from app.ledger.runs.reservations import has_lapsed
 from app.service.queries.account_detail import HypotheticalRun, get_account_detail
 from app.service.queries.first_steps import read_first_steps
+from app.service.queries.lineage import view_lineage
 from app.service.queries.overview import read_change_token, read_overview
 from app.service.queries.run_detail import RunDetail, get_run_detail, run_change_token
 
@@ -100,6 +101,7 @@ def show_run(run_id: str, page: PageDep) -> Response:
             *(actor for each in seen.limit_requests for actor in (each.proposed_by, each.decided_by)),
         ],
         seen=seen,
+        lineage=view_lineage(page.context, run_id),
         event=None if seen.record.run.event is None else describe_event(seen.record.run.event),
         describe=describe_event,
         chart=run_chart(seen),

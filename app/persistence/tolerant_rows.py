@@ -31,7 +31,8 @@ from sqlalchemy.types import NullType, TypeEngine
 from app.accounting.errors import AccountingError
 from app.ledger.errors import LedgerError, LedgerUnavailableError
 from app.ledger.ids import id_of
-from app.persistence.tables.base import NumberedId, Sha256Hex, UtcDateTime
+from app.ledger.runs.origins import Origins, read_origins
+from app.persistence.tables.base import NumberedId, Sha256Hex, StartsFrom, UtcDateTime
 
 DAMAGED: Final = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
@@ -255,7 +256,12 @@ def _sha256(value: object) -> str:
     return _bytes(value).hex()
 
 
+def _origins(value: object) -> Origins:
+    return read_origins(_text(value))
+
+
 _KINDS: Final = {
+    StartsFrom: _origins,
     UtcDateTime: _moment,
     NumberedId: _public_id,
     Sha256Hex: _sha256,

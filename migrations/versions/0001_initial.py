@@ -32,6 +32,7 @@ TABLES = (
     "dp_events",
     "event_costs",
     "runs",
+    "run_origins",
     "attempts",
     "reservations",
     "reservation_items",
@@ -74,6 +75,7 @@ def upgrade() -> None:
     _create_dp_events()
     _create_event_costs()
     _create_runs()
+    _create_run_origins()
     _create_attempts()
     _create_reservations()
     _create_reservation_items()
@@ -551,6 +553,7 @@ def _create_runs() -> None:
         _id("reservation_id", nullable=True),
         sa.Column("expected_steps", sa.BigInteger),
         sa.Column("declared_steps_per_hour", sa.Float(53)),
+        sa.Column("starts_from", sa.Text),
         sa.Column("deviations", sa.Text),
         sa.Column("end_reason", sa.String(16)),
         sa.Column("ended_at", sa.DateTime(timezone=True)),
@@ -582,6 +585,21 @@ def _create_runs() -> None:
         sa.CheckConstraint("attempt >= 1", name="attempt_positive"),
         sa.CheckConstraint("next_step >= 0", name="next_step_nonnegative"),
         sa.CheckConstraint("decision_count >= 0", name="decision_count_nonnegative"),
+    )
+
+
+def _create_run_origins() -> None:
+    op.create_table(
+        "run_origins",
+        _number("organisation_id"),
+        _number("run_id"),
+        _number("origin_id"),
+        sa.PrimaryKeyConstraint("organisation_id", "run_id", "origin_id"),
+        _foreign_key("runs", run_id="account_id"),
+        _foreign_key("accounts", origin_id="id"),
+    )
+    op.create_index(
+        "ix_run_origins_organisation_id_origin_id_run_id", "run_origins", ["organisation_id", "origin_id", "run_id"]
     )
 
 

@@ -243,3 +243,28 @@ def test_refused_run_offers_a_request_for_the_limit_that_it_needs(own_sample: Le
     page = visitor(own_sample, "trainer").open(f"/runs/{run}")
     assert "waits for approval" in text_of(page.region("Requests"))
     assert "All epochs, as planned." in text_of(page.region("Requests"))
+
+
+def test_lineage_links_up_and_down(ledger: Ledger) -> None:
+    base = a_run(ledger)
+    take(ledger, base, 10)
+    model = {"name": "gpt2", "sha256": "5a" * 32}
+    middle = ledger.run(name="middle", starts_from=[{"run": base}, model])
+    last = ledger.run(name="last", starts_from=[{"run": middle}])
+    page = open_run(ledger, base)
+    assert "The run did not declare what it starts from." in page.words
+    assert f"/runs/{middle}" in page.links("/runs/")
+    assert f"/runs/{last}" not in page.links("/runs/")
+    page = open_run(ledger, last)
+    assert {f"/runs/{base}", f"/runs/{middle}"} <= set(page.links("/runs/"))
+    assert model["sha256"] in page.words
+    assert "by 3 runs of this lineage" in page.words
+    assert "1 of these runs did not declare what it starts from" in page.words
+    path = f"/runs/{last}"
+    total = page.words.partition("In total of mimic")[2]
+    tag = visitor(ledger).open(path, X_Part="page").reply.headers["etag"]
+    take(ledger, base, 10)
+    page = visitor(ledger).open(path, X_Part="page", If_None_Match=tag)
+    assert page.reply.status_code == 200, "the charges of an origin change its total"
+    assert page.words.partition("In total of mimic")[2] != total
+    assert "Starts from nothing" in open_run(ledger, ledger.run(name="fresh", starts_from=[])).words

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, MessageType, MetricR
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 
-from epsilon_ledger import gaussian
+from epsilon_ledger import ModelOrigin, gaussian
 from epsilon_ledger.flower import LedgerMod
 from tests.frameworks.flower_grid import LocalGrid, arrays, shifted_by
 from tests.frameworks.test_flower_strategies import ledger_client, open_budget
@@ -40,7 +40,8 @@ def ask(grid: LocalGrid, node: int = 1, kind: str = MessageType.TRAIN, size: int
 
 
 def test_noisy_reply_is_charged_before_it_leaves() -> None:
-    grid = LocalGrid(client_app(open_budget("replace_one", "client")), 2)
+    origin = ModelOrigin("resnet", "5a" * 32)
+    grid = LocalGrid(client_app(open_budget("replace_one", "client"), starts_from=[origin]), 2)
     first = ask(grid, size=20_000)
     (vector,) = first.content["arrays"].to_numpy_ndarrays()
     assert abs(np.std(vector) / DEVIATION - 1) < 0.03
@@ -53,6 +54,7 @@ def test_noisy_reply_is_charged_before_it_leaves() -> None:
     ask(grid, node=2)
     runs = [ledger_client().get_run(str(grid.contexts[node].state["epsilon-ledger"]["run"])) for node in (1, 2)]
     assert [run.next_step for run in runs] == [2, 1]
+    assert [run.starts_from for run in runs] == [(origin,)] * 2
 
 
 def test_change_of_reply_by_neighbour_is_charged() -> None:

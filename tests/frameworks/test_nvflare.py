@@ -22,7 +22,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 
-from epsilon_ledger import Event, LedgerClient, Limit, Run, epsilon_delta, gaussian
+from epsilon_ledger import Event, LedgerClient, Limit, ModelOrigin, Run, epsilon_delta, gaussian
 from epsilon_ledger.nvflare import LedgerFedAvg, LedgerFilter, UnsupportedRoundError
 from tests.conftest import LiveServer
 
@@ -100,9 +100,9 @@ def result(data: Any, kind: str = DataKind.WEIGHT_DIFF) -> Shareable:
 
 
 def test_result_is_charged_and_leaves_with_noise_and_nothing_else(
-    budget: str, make_filter: MakeFilter, asked: list[Event]
+    client: LedgerClient, budget: str, make_filter: MakeFilter, asked: list[Event]
 ) -> None:
-    filter_ = make_filter(budget, noise_multiplier=2.0, clipping_norm=0.5)
+    filter_ = make_filter(budget, noise_multiplier=2.0, clipping_norm=0.5, starts_from=[])
     left = filter_.process(result({"w": np.ones(20_000, np.float32)}), site_context())
     assert asked == [gaussian(2.0)]
     dxo = from_shareable(left)
@@ -112,6 +112,8 @@ def test_result_is_charged_and_leaves_with_noise_and_nothing_else(
     assert left.get_header(AppConstants.CURRENT_ROUND) == 3
     assert left.get_header("patients") is None
     assert "patients" not in left
+    (run,) = client.list_runs(budget=budget)
+    assert run.starts_from == ()
 
 
 def test_filter_of_no_task_is_refused() -> None:
@@ -269,7 +271,8 @@ def test_round_is_charged_and_nothing_moves_more_than_its_share(
     client: LedgerClient, budget: str, asked: list[Event]
 ) -> None:
     clients = [by(1e6), by(0.2), by(0.2, full=True), by(np.nan), raising]
-    federation = Federation(clients, budget, num_rounds=1)
+    outside = {"name": "resnet", "sha256": "5a" * 32}
+    federation = Federation(clients, budget, num_rounds=1, starts_from=[outside])
     federation.run()
     assert asked == [gaussian(SMALL)]
     (saved,) = federation.saved
@@ -279,6 +282,7 @@ def test_round_is_charged_and_nothing_moves_more_than_its_share(
     assert federation.refusal is None
     (run,) = client.list_runs(budget=budget)
     assert (run.next_step, run.status) == (1, "completed")
+    assert run.starts_from == (ModelOrigin("resnet", "5a" * 32),)
 
 
 def test_budget_ends_job_with_its_last_model(client: LedgerClient, asked: list[Event]) -> None:

@@ -4,6 +4,7 @@
 
 import logging
 from collections import Counter
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,21 @@ from typing import Any
 import pytest
 import torch
 from opacus.optimizers import DPOptimizer
-from transformers import Trainer, TrainerCallback
+from transformers import GPT2LMHeadModel, Trainer, TrainerCallback
 
-from epsilon_ledger import gaussian, poisson_sampled
-from epsilon_ledger.transformers import RUN_FILE, UnsupportedTrainingError, last_checkpoint, make_private, run_state
+from epsilon_ledger import LedgerClient, ModelOrigin, RunOrigin, gaussian, poisson_sampled
+from epsilon_ledger.transformers import (
+    RUN_FILE,
+    UnsupportedTrainingError,
+    create_run,
+    last_checkpoint,
+    make_private,
+    origins_of,
+    run_state,
+)
 from tests.frameworks.language_models import BATCH, RECORDS, STEPS_PER_EPOCH, gpt2, sentences, trainer_of, weights
-from tests.sdk.fake_ledger import FakeRun
+from tests.sdk.fake_ledger import FakeLedger, FakeRun
+from tests.sdk.wire import KEY, URL
 
 STEP = poisson_sampled(BATCH / RECORDS, gaussian(1.0))
 
@@ -193,3 +203,48 @@ def test_model_that_is_made_for_each_training_is_private_each_time(tmp_path: Pat
     assert trainer.model is made[1] is not made[0]
     assert len(run.asked) == 4
     assert isinstance(trainer.optimizer.optimizer, DPOptimizer)
+
+
+def test_run_of_a_loaded_model_declares_the_run_that_trained_it(tmp_path: Path) -> None:
+    base = trainer_of(tmp_path / "base", gpt2(lora=False))
+    make_private(base, FakeRun(), noise_multiplier=1.0, max_grad_norm=1.0)
+    base.save_model()
+    loaded = GPT2LMHeadModel.from_pretrained(tmp_path / "base")
+    assert origins_of(loaded) == origins_of(tmp_path / "base") == [RunOrigin("run_1")]
+    told: dict[str, Any] = {"noise_multiplier": 1.0, "max_grad_norm": 1.0}
+    undeclared = FakeRun(id="run_2")
+    with pytest.raises(UnsupportedTrainingError, match=r"which run_1 has trained, and run_2 does not say"):
+        make_private(trainer_of(tmp_path / "next", loaded), undeclared, **told)
+    ledger, trainer = FakeLedger(), trainer_of(tmp_path / "next", loaded)
+    create_run(LedgerClient(URL, KEY, transport=ledger), trainer, "next", budget="letters/team")
+    assert ledger.bodies[0]["starts_from"] == [{"run": "run_1"}]
+    create_run(LedgerClient(URL, KEY, transport=ledger), trainer, "next", budget="letters/team", starts_from=[])
+    assert ledger.bodies[1]["starts_from"] == []
+    for run in (FakeRun(id="run_2", starts_from=[{"run": "run_1"}]), FakeRun()):
+        make_private(trainer_of(tmp_path / "next", loaded), run, **told)
+
+
+def test_adapters_are_known_by_their_folder(tmp_path: Path) -> None:
+    trainer = private(tmp_path, FakeRun())
+    trainer.save_model(str(tmp_path / "adapters"))
+    assert origins_of(tmp_path / "adapters") == [RunOrigin("run_1")]
+    assert origins_of(trainer.model) == [], "its base was made with random weights"
+
+
+def test_other_models_are_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "public"
+    gpt2(lora=False).save_pretrained(folder)
+    digest = sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    loaded = GPT2LMHeadModel.from_pretrained(folder)
+    assert origins_of(loaded) == [ModelOrigin("public", digest)]
+    assert origins_of(gpt2(lora=False)) == []
+    make_private(trainer_of(tmp_path, loaded), FakeRun(), noise_multiplier=1.0, max_grad_norm=1.0)
+    snapshot = tmp_path / "hub" / "models--openai--gpt2" / "snapshots" / "abc"
+    snapshot.parent.mkdir(parents=True)
+    folder.rename(snapshot)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    loaded.name_or_path, loaded.config._commit_hash = "openai/gpt2", "abc"
+    assert origins_of(loaded) == [ModelOrigin("openai/gpt2", digest)]
+    loaded.name_or_path = "openai/gpt3"
+    with pytest.raises(ValueError, match=r"weights of openai/gpt3 are not in one file here"):
+        origins_of(loaded)

@@ -56,7 +56,8 @@ def _register(ask: Ask) -> tuple[str, str]:
 
 def _train(ask: Ask) -> None:
     body = {"name": "resnet", "budget": "icu/team", "event": SAMPLED, "expected_steps": 500}
-    run = ask(None, "trainer", "POST /v1/runs", METADATA | body | {"declared_steps_per_hour": 3600.0})["id"]
+    body |= {"declared_steps_per_hour": 3600.0, "starts_from": [{"name": "resnet-18", "sha256": "5a" * 32}]}
+    run = ask(None, "trainer", "POST /v1/runs", METADATA | body)["id"]
     ask(None, "trainer", f"POST /v1/runs/{run}/steps", {"event": SAMPLED, "count": 10, "first_step": 0, "attempt": 1})
     plan = {"events": [{"event": SAMPLED, "count": 100}], "lease_seconds": 600, "attempt": 1}
     held = ask(None, "trainer", f"POST /v1/runs/{run}/reservations", plan)["id"]

@@ -20,10 +20,12 @@ from epsilon_ledger import (
     LedgerClient,
     Limit,
     Link,
+    ModelOrigin,
     NameTakenError,
     NotFoundError,
     PermissionDeniedError,
     Population,
+    RunOrigin,
     RunStateConflictError,
     UnsupportedEventError,
     gaussian,
@@ -292,3 +294,18 @@ def test_example_of_package_page_trains_until_it_is_refused(
     assert "mimic/icu-team has spent epsilon" in refusal
     assert released
     assert summary.startswith(f"{len(released)} steps, epsilon 0.")
+
+
+def test_lineage_from_a_checkpoint(trainer: LedgerClient, budget: str) -> None:
+    with trainer.create_run("base", budget=budget, event=STEP, starts_from=[]) as base:
+        base.authorize()
+        checkpoint = base.state_dict()
+    outside = ModelOrigin("gpt2", "5a" * 32)
+    tuned = trainer.create_run("tuned", budget=budget, event=STEP, starts_from=[checkpoint, outside])
+    assert (base.starts_from, tuned.starts_from) == ((), (RunOrigin(base.id), outside))
+    assert trainer.get_run(tuned.id).starts_from == tuned.starts_from
+    resumed = trainer.resume_run(tuned.state_dict())
+    assert resumed.starts_from == tuned.starts_from, "going on with a run is no lineage"
+    assert trainer.create_run("silent", budget=budget).starts_from is None
+    with pytest.raises(NotFoundError, match="run_19aa5b3c4d7b0c1"):
+        trainer.create_run("lost", budget=budget, starts_from=["run_19aa5b3c4d7b0c1"])

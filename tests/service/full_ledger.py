@@ -57,6 +57,9 @@ def fill(ledger: Ledger) -> Trainer:
     _answered(200, silent.steps())
     _answered(200, silent.act("abort"))  # what is left of the plan is forfeited
     _answered(200, _employed(ledger, "mimic", "direct").steps())
+    outside = {"name": "gpt2", "sha256": "5a" * 32}
+    tuned = {"name": "tuned", "budget": "mimic/icu-team", "starts_from": [{"run": silent.run}, outside]}
+    _answered(201, ledger.post("/v1/runs", tuned))
     trainer.reserved((LOUD, 5), (QUIET, 7), attempt=2, key="reserved")
     _answered(200, trainer.steps("planned", attempt=2))
     about = {"display_name": "ICU", "description": "For beds.", "owner": "icu", "links": [LINK], "labels": {"a": "b"}}

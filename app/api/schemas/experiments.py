@@ -20,10 +20,11 @@ from app.api.schemas.common import (
 from app.api.schemas.events import EventCounts, planned_events_of, step_events_of
 from app.api.schemas.refusals import refusal_facts
 from app.api.schemas.reservations import not_made
+from app.api.schemas.runs import StartsFrom, origins_of
 from app.ledger.admission.composition import MAX_BUDGETS
 from app.ledger.experiments import ChargingMode, sweep_event
 from app.ledger.runs.decisions import Decision
-from app.ledger.runs.run import RunStatus
+from app.ledger.runs.run import RunDeclaration, RunStatus
 from app.ledger.step_events import StepEvent
 from app.service.accounts.spec import AccountSpec
 from app.service.experiments import ExperimentRecord
@@ -62,12 +63,16 @@ class CreateExperiment(CreateAccount):
         default=None, description="The relation of its mechanisms; must be the population's."
     )
 
+    starts_from: StartsFrom | None = Field(
+        default=None, description="What the trials of a sweep that is charged as a whole start from; as of a run."
+    )
+
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if (self.budget is None) == (self.budgets is None):
             raise ValueError("send either `budget` or `budgets`, the accounts to charge")
         if self.charging_mode is ChargingMode.EACH_RUN:
-            refused = {"budgets", "trials", "privacy_unit", "neighboring_relation"}
+            refused = {"budgets", "trials", "privacy_unit", "neighboring_relation", "starts_from"}
             where = "each run states this when it is registered"
         else:
             refused = {"limit", "planned"}
@@ -98,6 +103,7 @@ class CreateExperiment(CreateAccount):
             event,
             privacy_unit=self.privacy_unit,
             relation=self.neighboring_relation,
+            declaration=RunDeclaration(starts_from=origins_of(self.starts_from)),
             bounded=True,
         )
 

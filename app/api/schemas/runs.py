@@ -1,10 +1,11 @@
 """Schemas of runs."""
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from app.accounting.events import NeighboringRelation
 from app.api.links import run_url
@@ -12,22 +13,64 @@ from app.api.schemas.account_creation import CreateAccount
 from app.api.schemas.accounts import Account, account_members
 from app.api.schemas.common import (
     AnsweredEvent,
+    Input,
     Limit,
     LimitInput,
     Name,
     Output,
     Reference,
     Relation,
+    example,
+    readable,
 )
 from app.api.schemas.events import EventCounts, SentEvent, planned_events_of, step_events_of
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds, WaitUntil
 from app.api.schemas.steps import ExpectedSteps
 from app.ledger.admission.composition import MAX_BUDGETS
 from app.ledger.runs.deviations import DeviationKind
+from app.ledger.runs.origins import MAX_MODEL_NAME, MAX_ORIGINS, Origins
+from app.ledger.runs.origins import ModelOrigin as DomainModelOrigin
+from app.ledger.runs.origins import RunOrigin as DomainRunOrigin
 from app.ledger.runs.run import EndReason, RunStatus, declaration_of
 from app.service.accounts.spec import AccountSpec
 from app.service.queries.runs import RunRecord
 from app.service.runs.register import RunRegistration
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]
+
+
+class OriginInput(Input):
+    """What a training starts from: a run of this ledger, or a model from outside by its name and digest."""
+
+    model_config = example({"run": "mimic/icu-team/base"})
+
+    run: Reference | None = None
+    name: Annotated[str, Field(min_length=1, max_length=MAX_MODEL_NAME), AfterValidator(readable)] | None = Field(
+        default=None, description="Of a model from outside, as people know it."
+    )
+    sha256: Sha256 | None = Field(default=None, description="Of the file of that model.")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        given = [each is not None for each in (self.run, self.name, self.sha256)]
+        if given not in ([True, False, False], [False, True, True]):
+            raise ValueError("send either `run`, or `name` and `sha256` of a model from outside")
+        return self
+
+    def domain(self) -> DomainRunOrigin | DomainModelOrigin:
+        """Convert to the domain."""
+        if self.name is not None and self.sha256 is not None:
+            return DomainModelOrigin(self.name, self.sha256.lower())
+        assert self.run is not None, "it was checked"
+        return DomainRunOrigin(self.run)
+
+
+StartsFrom = Annotated[list[OriginInput], Field(max_length=MAX_ORIGINS)]
+
+
+def origins_of(given: Sequence[OriginInput] | None) -> Origins | None:
+    """Convert to the domain."""
+    return None if given is None else tuple(each.domain() for each in given)
 
 
 class CreateRun(CreateAccount):
@@ -69,6 +112,11 @@ class CreateRun(CreateAccount):
     declared_steps_per_hour: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
         default=None, description="Maximum declared pace; a faster run is flagged."
     )
+    starts_from: StartsFrom | None = Field(
+        default=None,
+        description="What its training starts from, which never changes: runs, and models from outside. Empty: from "
+        "nothing that was trained before; null: not declared.",
+    )
 
     def registration(self) -> RunRegistration:
         """Convert to the domain.
@@ -85,7 +133,7 @@ class CreateRun(CreateAccount):
             self.lease_seconds,
             self.privacy_unit,
             self.neighboring_relation,
-            declaration_of(self),
+            replace(declaration_of(self), starts_from=origins_of(self.starts_from)),
             wait_until=self.wait_until,
         )
 
@@ -97,6 +145,19 @@ class Deviation(Output):
     declared: float | str | None
     observed: float | str | None
     first_step: int = Field(description="Number of the first such step.")
+
+
+class RunOrigin(Output):
+    """A run that a training starts from."""
+
+    run: str
+
+
+class ModelOrigin(Output):
+    """A model from outside that a training starts from."""
+
+    name: str
+    sha256: str = Field(description="Of its file, in 64 lower-case digits.")
 
 
 class Run(Account):
@@ -127,6 +188,9 @@ class Run(Account):
     )
     expected_steps: int | None = Field(description="Number of all steps that the training means to take.")
     declared_steps_per_hour: float | None
+    starts_from: list[RunOrigin | ModelOrigin] | None = Field(
+        description="What its training starts from, as its trainer declared it; null: not declared."
+    )
     deviations: list[Deviation] = Field(description="First deviation of each kind and direction from its declaration.")
     limit: Limit | None
     steps_remaining: int | None = Field(

@@ -24,6 +24,7 @@ from app.ledger.errors import AccountClosedError, PolicyViolationError, Reservat
 from app.ledger.filter.filters import Limit
 from app.ledger.permissions import Role
 from app.ledger.runs.deviations import Deviation
+from app.ledger.runs.origins import Origins
 from app.ledger.settings.policies import ORGANISATION, PolicySource
 from app.ledger.settings.policy_rules import DeviationHandling, Policy, RequirePlan
 from app.ledger.settings.windows import ALWAYS
@@ -181,6 +182,16 @@ def require_run(sources: tuple[PolicySource, ...], size: Size, *, limited: bool,
     _raise_first(sources, "max_delta", lambda policy: _above(size.delta, policy.max_delta))
 
 
+def require_origins(sources: tuple[PolicySource, ...], origins: Origins | None) -> None:
+    """Raise PolicyViolationError if a policy requires what a run starts from, and nothing was declared."""
+    undeclared = (_NO_ORIGINS, True)
+    _raise_first(
+        sources,
+        "require_starts_from",
+        lambda policy: undeclared if policy.require_starts_from and origins is None else None,
+    )
+
+
 @lru_cache(maxsize=8192)
 def _of_event(sources: tuple[PolicySource, ...], relation: NeighboringRelation, event: DpEvent) -> Violation | None:
     released = without_no_ops(event)
@@ -227,6 +238,10 @@ def _outside(name: str, allowed: frozenset[str] | None) -> Mismatch | None:
 
 
 _MISSING: Final = "not given"
+_NO_ORIGINS: Final = (
+    "not given. Send `starts_from`: the runs and the outside models that the training starts from, or [] if it starts "
+    "from none"
+)
 
 
 def _without_plan(policy: Policy, *, planned: bool) -> Mismatch | None:

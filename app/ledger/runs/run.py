@@ -11,6 +11,7 @@ from app.accounting.events import (
 )
 from app.ledger.errors import AttemptSupersededError, InvalidInputError, RunStateConflictError, SequenceGapError
 from app.ledger.runs.deviations import Deviation, DeviationKind, differences
+from app.ledger.runs.origins import Origins
 from app.ledger.step_events import MAX_COUNT, StepEvent
 
 
@@ -82,10 +83,12 @@ class RunDeclaration:
     Args:
         expected_steps: number of all its steps.
         declared_steps_per_hour: its maximum rate.
+        starts_from: what its training starts from; empty: from nothing that was trained before.
     """
 
     expected_steps: int | None = None
     declared_steps_per_hour: float | None = None
+    starts_from: Origins | None = None
 
 
 NOTHING_DECLARED: Final = RunDeclaration()

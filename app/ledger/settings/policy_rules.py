@@ -50,6 +50,7 @@ class Policy:
     require_delta_below_inverse_size: bool = False
     require_limit: bool = False
     require_plan: RequirePlan | None = None
+    require_starts_from: bool = False
     mechanisms: frozenset[str] | None = None
     neighboring_relations: frozenset[NeighboringRelation] | None = None
     min_noise_multiplier: float | None = None
@@ -133,6 +134,11 @@ RULES: Final[Mapping[str, Rule]] = {
         "plan of an account that it charges is refused.",
         _later,
         choices={RequirePlan.DECLARE: "must be declared", RequirePlan.STAY: "must be declared, and kept to"},
+    ),
+    "require_starts_from": Rule(
+        "Every run declares what it starts from",
+        "Require `starts_from` of every run: the runs and outside models that its training starts from, or [].",
+        or_,
     ),
     "mechanisms": Rule(
         "Allowed mechanisms",

@@ -27,7 +27,7 @@ from app.persistence.repositories.account_values import (
     read_weights,
 )
 from app.persistence.repositories.dp_events import CostCache
-from app.persistence.repositories.expressions import NO_RUN, join_on, matches
+from app.persistence.repositories.expressions import NO_RUN, RUN, join_on, matches, owned_by
 from app.persistence.repositories.keysets import read_page
 from app.persistence.repositories.locks import ancestor_ids, lock, within, writes
 from app.persistence.tables import account_ancestors, account_metadata, accounts, partition_attestations, populations
@@ -81,6 +81,12 @@ def find_by_path(tx: Connection, organisation_id: str, path: str) -> AccountReco
     found = _of(organisation_id).where(accounts.c.path == path, NO_RUN)
     row = tx.execute(found).one_or_none()
     return None if row is None else _record(tx, CostCache(), row)
+
+
+def runs_at(tx: Connection, organisation_id: str, path: str) -> list[str]:
+    """List the ids of the runs at a path, oldest first."""
+    found = select(accounts.c.id).where(owned_by(accounts, organisation_id, path=path), RUN)
+    return list(tx.execute(found.order_by(accounts.c.id)).scalars())
 
 
 def lock_above(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> None:

@@ -25,6 +25,7 @@ from app.persistence.tables import (
     reservation_items,
     reservations,
     run_budgets,
+    run_origins,
     runs,
 )
 from app.persistence.tolerant_rows import DamagedCell, Report, TolerantQuery, refuse
@@ -105,6 +106,7 @@ _ATTEMPTS = tolerant.by_key(attempts)
 _DECISION_RANGES = tolerant.by_key(decision_ranges)
 _RESERVATION_ITEMS = tolerant.by_key(reservation_items)
 _RUN_BUDGETS = tolerant.by_key(run_budgets)
+_RUN_ORIGINS = tolerant.by_key(run_origins)
 _ANCESTORS = TolerantQuery(
     select(account_ancestors).order_by(
         account_ancestors.c.organisation_id,
@@ -216,6 +218,14 @@ def charged_budgets(
         budgets = found.setdefault((row.organisation_id, row.run_id), [])
         _count_on(report, run_budgets, "position", row, len(budgets))
         budgets.append(row.budget_id)
+    return found
+
+
+def list_origins(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, set[str]]:
+    """Read the runs that each run starts from, reporting damage."""
+    found: dict[Key, set[str]] = {}
+    for row in _RUN_ORIGINS.rows(tx, organisation_id, report):
+        found.setdefault((row.organisation_id, row.run_id), set()).add(row.origin_id)
     return found
 
 

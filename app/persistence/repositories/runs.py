@@ -16,6 +16,7 @@ from app.ledger.runs.deviations import Deviation, DeviationKind
 from app.ledger.runs.list_filters import RunFilter
 from app.ledger.runs.run import DECLARED, EndReason, Run, RunStatus, declaration_of
 from app.persistence.bulk import BulkStatement
+from app.persistence.repositories import run_origins
 from app.persistence.repositories.account_metadata import matching
 from app.persistence.repositories.dp_events import read_event, remember
 from app.persistence.repositories.expressions import (
@@ -75,11 +76,12 @@ def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
         insert(runs).values(
             organisation_id=organisation_id,
             **values_of(run, (*_SAME, "account_id")),
-            **values_of(run.declaration, DECLARED),
+            **{name: getattr(run.declaration, name) for name in DECLARED},
             event_fingerprint=run.event and fingerprint(run.event),
             decision_count=run.decisions,
         )
     )
+    run_origins.add(tx, organisation_id, run)
     add_attempt(tx, organisation_id, run, now)
 
 

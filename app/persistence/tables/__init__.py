@@ -42,6 +42,7 @@ from app.persistence.tables.runs import (
     event_costs,
     reservation_items,
     reservations,
+    run_origins,
     runs,
 )
 
@@ -77,6 +78,7 @@ __all__ = [
     "reservations",
     "run_anchors",
     "run_budgets",
+    "run_origins",
     "runs",
     "sessions",
     "sign_in_links",

@@ -18,6 +18,7 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     String,
     Table,
+    Text,
     TypeDecorator,
     text,
 )
@@ -26,6 +27,7 @@ from sqlalchemy.schema import SchemaItem
 
 from app.ledger import ids
 from app.ledger.audit import utc_text
+from app.ledger.runs.origins import Origins, origins_text, read_origins
 
 metadata = MetaData(
     naming_convention={
@@ -146,6 +148,23 @@ class Sha256Hex(TypeDecorator[str]):
 
 def _optional_bytes(value: str | None) -> bytes | None:
     return None if value is None else bytes.fromhex(value)
+
+
+class StartsFrom(TypeDecorator[Origins]):
+    """What a run starts from, as canonical JSON; None: nothing was declared."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Origins | None, dialect: Dialect) -> str | None:
+        """Return the text."""
+        del dialect
+        return None if value is None else origins_text(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Origins | None:
+        """Return the origins."""
+        del dialect
+        return None if value is None else read_origins(value)
 
 
 _SHA256: Final = LargeBinary(32)

@@ -8,6 +8,7 @@ from app.ledger.runs.reservations import ReservationStatus
 from app.ledger.runs.run import EndReason, RunStatus
 from app.persistence.tables.base import (
     Sha256Hex,
+    StartsFrom,
     UtcDateTime,
     digest_column,
     enum_column,
@@ -52,6 +53,7 @@ runs = owned_table(
     id_column("reservation_id", nullable=True),
     *number_column("expected_steps", BigInteger, least=1, nullable=True),
     Column("declared_steps_per_hour", Float(53)),
+    Column("starts_from", StartsFrom),
     Column("deviations", Text),
     *enum_column("end_reason", 16, EndReason, nullable=True),
     Column("ended_at", UtcDateTime),
@@ -65,6 +67,14 @@ runs = owned_table(
     declared_steps_per_hour_positive="declared_steps_per_hour > 0",
     end_reason_if_ended="(status IN ('completed', 'aborted')) = (end_reason IS NOT NULL)",
     ended_at_if_ended="(end_reason IS NULL) = (ended_at IS NULL)",
+)
+
+run_origins = owned_table(
+    "run_origins",
+    *reference("origin_id", "accounts"),
+    Index("ix_run_origins_organisation_id_origin_id_run_id", "organisation_id", "origin_id", "run_id"),
+    foreign_key("runs", run_id="account_id"),
+    key=("run_id", "origin_id"),
 )
 
 attempts = owned_table(

@@ -18,6 +18,7 @@ from app.persistence.repositories import account_metadata, accounts, audit, expe
 from app.service.accounts.create import get_account
 from app.service.accounts.epsilons import delta_of_run, read_epsilon, read_epsilons, read_run_epsilon
 from app.service.audit.guarantees import guarantee
+from app.service.audit.lineage_facts import lineage_facts
 from app.service.auth.request_context import RequestContext
 from app.service.experiments import ExperimentRecord, read_all
 from app.service.json_values import json_finite
@@ -61,7 +62,7 @@ def run_statement(context: RequestContext, run_id: str, signer: Signer) -> dict[
     """Issue a signed statement of a run's privacy loss.
 
     Raises:
-        AccountQuarantinedError: an account of its path is quarantined.
+        AccountQuarantinedError: an account of its path, or a run that it starts from, is quarantined.
     """
     with context.read() as tx:
         path = find_path(tx, context, run_id)
@@ -94,6 +95,7 @@ def run_statement(context: RequestContext, run_id: str, signer: Signer) -> dict[
             "decisions": usage_history.outcomes(tx, context.organisation_id, run_id),
             "loss": _loss(governing, own.account, read_run_epsilon(tx, context.organisation_id, path))
             | {"guarantee": guarantee(tx, context.organisation_id, governing, path)},
+            "lineage": lineage_facts(tx, context, run, path),
             "accounts": [_account(tx, context, record) for record in path if record.account.limit is not None],
             "experiments": _experiments(tx, context, run_id, {tally.fingerprint for tally in events}),
             "chain": {"decisions": run.decisions, "head": run.chain_head.hex(), **_chain(tx, context)},

@@ -17,7 +17,14 @@ from app.ledger.accounts.account_records import Population
 from app.ledger.admission.composition import budgets_of
 from app.ledger.audit import AuditAction
 from app.ledger.errors import PreconditionFailedError
-from app.ledger.governance.policy_checks import Size, require_bounded_on_removal, require_run, require_steps, sources_of
+from app.ledger.governance.policy_checks import (
+    Size,
+    require_bounded_on_removal,
+    require_origins,
+    require_run,
+    require_steps,
+    sources_of,
+)
 from app.ledger.governance.proposals import Proposal, ProposalKind, Unapproved
 from app.ledger.runs.run import EndReason, RunStatus, status_payload
 from app.ledger.settings.policies import effective
@@ -233,6 +240,7 @@ def _end_waiting(
         )
     if reached is RunStatus.ACTIVE:
         require_still_allowed(work.path(proposal.subject), proposal)
+        require_origins(sources_of(work.path(proposal.subject)), run.declaration.starts_from)
     ends = reached is RunStatus.ABORTED
     after = run.ended(reached, EndReason.ABORTED, context.now) if ends else run._replace(status=reached)
     save_transition(tx, work, context.now, after)

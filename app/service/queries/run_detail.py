@@ -28,6 +28,7 @@ from app.persistence.repositories.overview_queries import Attempt
 from app.service.accounts.epsilons import read_epsilons
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
+from app.service.queries.lineage import lineage_token
 from app.service.queries.outdated_alternatives import ChangedLimit, limits_changed_since
 from app.service.queries.runs import RunRecord, read_run
 from app.service.scheduling.explanations import WaitingDetail, explain_waiting
@@ -86,6 +87,7 @@ def run_change_token(context: RequestContext, run_id: str) -> tuple[object, ...]
             *overview_queries.path_change_token(tx, context.organisation_id, run_id),
             *proposals.path_change_token(tx, context.organisation_id, run_id),
             about.get(run_id),
+            *lineage_token(tx, context, run_id),
         )
 
 

@@ -13,7 +13,7 @@ from app.ledger.admission.admission import Refusal
 from app.ledger.admission.composition import budgets_of, check_several, require_charged_directly
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, RelationMismatchError
-from app.ledger.governance.policy_checks import Size, require_open, require_run, sources_of
+from app.ledger.governance.policy_checks import Size, require_open, require_origins, require_run, sources_of
 from app.ledger.permissions import Permission
 from app.ledger.runs.decisions import genesis
 from app.ledger.runs.reservations import Reservation, ReservationStatus
@@ -45,6 +45,7 @@ from app.service.governance.run_approvals import (
 from app.service.keys.api_keys import bind_to_run
 from app.service.queries.runs import RunRecord, read_run
 from app.service.reservations import ReservationRequest, load_reservation, reserve
+from app.service.runs.origins import resolve_origins
 from app.service.scheduling.arrivals import record_queued
 
 
@@ -88,6 +89,7 @@ def register_run(tx: Connection, context: RequestContext, registration: RunRegis
         AccountClosedError: a budget or one of its ancestors is not open.
         PrivacyUnitMismatchError: declaration and populations name different privacy units.
         RelationMismatchError: declaration and populations name different relations.
+        NotFoundError: a budget, or a run that it starts from, is unknown.
         Also those of `check_account_limit`, `with_plan` and `require_policy_compliance`.
     """
     before = tx.begin_nested()
@@ -113,6 +115,7 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
     _check_expected_steps(registration)
     ancestors = _in_order([account for budget in charged for account in budget.path])
     require_open(ancestors, context.now, registration.wait_until)
+    declaration = _declared(tx, context, registration)
     first, terms = charged[0].record.account, registration.terms
     account = new_account(tx, context, AccountKind.RUN, first, terms, first.relation, depth=ancestors[-1].depth)
     for budget in charged:
@@ -128,6 +131,7 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
     limited = account.limit is not None or registration.bounded
     for size in sizes:
         require_run(sources_of(path), size, limited=limited, planned=bool(planned))
+    require_origins(sources_of(path), declaration.starts_from)
     size = largest(sizes)
     excess = None
     if not needs_approval(path, size):
@@ -143,9 +147,7 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         next_step=0,
         decisions=0,
         chain_head=genesis(context.organisation_id, account.id),
-        declaration=replace(
-            registration.declaration, expected_steps=registration.declaration.expected_steps or planned_steps(planned)
-        ),
+        declaration=declaration,
     )
     runs.add(tx, context.organisation_id, run, context.now)
     bind_to_run(tx, context, account.id)
@@ -161,6 +163,16 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
     elif held is not None and waits:
         record_queued(tx, context, held)
     return account.id
+
+
+def _declared(tx: Connection, context: RequestContext, registration: RunRegistration) -> RunDeclaration:
+    """Complete a declaration: the number of steps by those planned, and the ids of the runs that it starts from."""
+    declared, planned = registration.declaration, registration.reserve or registration.terms.planned
+    return replace(
+        declared,
+        expected_steps=declared.expected_steps or planned_steps(planned),
+        starts_from=resolve_origins(tx, context, declared.starts_from),
+    )
 
 
 def _reserve_steps(

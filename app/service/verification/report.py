@@ -31,7 +31,8 @@ STOPPING: Final = {
         ("account_ancestors", "partition_attestations", "balances", "data_blocks", "populations", "runs"), "account_id"
     ),
     **dict.fromkeys(
-        ("attempts", "decisions", "reservations", "run_budgets", "decision_ranges", "decision_events"), "run_id"
+        ("attempts", "decisions", "reservations", "run_budgets", "run_origins", "decision_ranges", "decision_events"),
+        "run_id",
     ),
 }
 """By table, the column with the account that is unproven if the row cannot be read."""
@@ -136,6 +137,7 @@ class VerificationContext:
         paths: accounts that a charge affects, by the charged account.
         states: by the audit log, by organisation.
         charged: budgets that each run charges, in order.
+        origins: runs that each run starts from.
         attempts: the first step of each attempt by number, by run.
         ranges: the actor of each range of decisions by its first position, by run.
         children: child budgets, once all are read.
@@ -150,6 +152,7 @@ class VerificationContext:
     paths: dict[Key, list[Ancestor]] = field(default_factory=dict)
     states: dict[str, AuditState] = field(default_factory=dict)
     charged: dict[Key, list[str]] = field(default_factory=dict)
+    origins: dict[Key, set[str]] = field(default_factory=dict)
     attempts: dict[Key, dict[int, int]] = field(default_factory=dict)
     ranges: dict[Key, dict[int, str]] = field(default_factory=dict)
     attested: dict[Key, Attestation] = field(default_factory=dict)

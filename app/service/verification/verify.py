@@ -12,6 +12,7 @@ from sqlalchemy.exc import DatabaseError
 
 from app.ledger.accounts.account import AccountKind
 from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.runs.origins import origin_runs
 from app.ledger.runs.run import declaration_of, registration_payload
 from app.ledger.verification import Discrepancy
 from app.persistence.database import ALL_TENANTS, Database, error_summary
@@ -104,6 +105,7 @@ def _verify(db: Database, organisation_id: str | None, evidence: Evidence) -> Ve
         _replay_audit_log(audit, organisation_id, evidence)
         audit.paths = raw_rows.ancestors(tx, organisation_id, audit.report)
         audit.charged = raw_rows.charged_budgets(tx, organisation_id, audit.report)
+        audit.origins = raw_rows.list_origins(tx, organisation_id, audit.report)
         audit.attested, audit.blocks = partitions.list_all(tx, organisation_id, audit.report)
         audit.reservations = raw_rows.list_reservations(tx, organisation_id, audit.report)
         for (owner, _), reservation in audit.reservations.items():
@@ -175,6 +177,8 @@ def _check_accounts(audit: VerificationContext, organisation_id: str | None) -> 
         if account.kind is AccountKind.RUN:
             with audit.guarded(key):
                 if run is not None:
+                    if audit.origins.pop(key, set()) != set(origin_runs(run.starts_from)):
+                        audit.add(key, "the runs that it starts from are not those that it declared.")
                     check_run(audit, run)
                 check_balance(audit, key)
             del audit.balances[key]

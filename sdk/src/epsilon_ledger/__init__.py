@@ -139,6 +139,7 @@ from epsilon_ledger._wire.noise_events import (
     mixture_of_gaussians,
     tree_aggregation,
 )
+from epsilon_ledger._wire.origins import ModelOrigin, Origin, OriginReference, RunOrigin, run_of_checkpoint
 from epsilon_ledger._wire.problem_errors import (
     AccountArchivedError,
     AccountClosedError,
@@ -273,11 +274,14 @@ __all__ = [
     "Metadata",
     "MetadataChanges",
     "MixtureOfGaussiansEvent",
+    "ModelOrigin",
     "NameTakenError",
     "NeighboringRelation",
     "NoOpEvent",
     "NoiseMultiplierEstimate",
     "NotFoundError",
+    "Origin",
+    "OriginReference",
     "ParallelComposition",
     "PermissionDeniedError",
     "PermuteAndFlipEvent",
@@ -318,6 +322,7 @@ __all__ = [
     "RunHistory",
     "RunHistoryPoint",
     "RunOpening",
+    "RunOrigin",
     "RunState",
     "RunStateConflictError",
     "RunStateDict",
@@ -368,6 +373,7 @@ __all__ = [
     "poisson_sampled",
     "randomized_response",
     "repeat_and_select",
+    "run_of_checkpoint",
     "sampled_with_replacement",
     "sampled_without_replacement",
     "self_composed",

@@ -1,6 +1,7 @@
 """Hugging Face adapter: a `Trainer` fine-tunes with DP-SGD, and every step is authorized before the parameters move.
 
     trainer = Trainer(model, TrainingArguments(...), train_dataset=records)    # a model with LoRA adapters, say
+    run = create_run(client, trainer, "tune", budget="letters/team")           # it starts from what the model is of
     make_private(trainer, run, noise_multiplier=1.0, max_grad_norm=1.0)
     trainer.train()
 
@@ -18,19 +19,49 @@ from typing import Any, Final, cast
 
 from transformers import Trainer
 
-from epsilon_ledger import Run
+from epsilon_ledger import LedgerClient, Run
 from epsilon_ledger._opacus.public_size import public_size_of
 from epsilon_ledger._opacus.ranks import computed_by_rank_0
 from epsilon_ledger._run.blocking_run import require_blocking_run
 from epsilon_ledger._transformers.checks import check_trainer
 from epsilon_ledger._transformers.losses import RecordLosses, record_losses_of
+from epsilon_ledger._transformers.origins import origins_of, require_declared_origin
 from epsilon_ledger._transformers.training import RUN_FILE, LedgerCallback, Privacy, PrivateTraining, run_state
 from epsilon_ledger._wire.coercion import noise, real, whole
 from epsilon_ledger.opacus import UnsupportedTrainingError
 
-__all__ = ["RUN_FILE", "UnsupportedTrainingError", "last_checkpoint", "make_private", "run_state"]
+__all__ = [
+    "RUN_FILE",
+    "UnsupportedTrainingError",
+    "create_run",
+    "last_checkpoint",
+    "make_private",
+    "origins_of",
+    "run_state",
+]
 
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
+
+
+def create_run(client: LedgerClient, trainer: Trainer, name: str, **terms: Any) -> Run:  # noqa: ANN401 - passed on
+    """Create the run of a Trainer's training, which declares what the model was loaded from.
+
+    Args:
+        client: of the ledger.
+        trainer: with the model to train; in distributed training, rank 0's.
+        name: of the run.
+        **terms: as for `LedgerClient.create_run`; `starts_from`, if it is given, is what the run declares.
+
+    Returns:
+        The run, for `make_private`.
+
+    Raises:
+        ValueError: the model's weights are not in one file here, so that they have no digest: give `starts_from`.
+        LedgerError: it was not created, or no response arrived.
+    """
+    if "starts_from" not in terms:
+        terms["starts_from"] = origins_of(trainer.model)
+    return client.create_run(name, **terms)
 
 
 def make_private(
@@ -63,7 +94,8 @@ def make_private(
             record alone; by default the model's task decides.
 
     Raises:
-        UnsupportedTrainingError: the cost of its steps would be unknown, for instance with a loss of the whole batch.
+        UnsupportedTrainingError: the cost of its steps would be unknown, for instance with a loss of the whole batch;
+            or another run has trained the model, and the run does not declare that it starts from it.
         ValueError: a number is outside of its range.
         TypeError: it is no Trainer, or a private one; or another argument has another type.
     """
@@ -80,6 +112,8 @@ def make_private(
     if public_size is not None:
         whole("public_size", public_size)
     check_trainer(trainer, own_losses=record_losses is not None)
+    if run is not None:
+        require_declared_origin(trainer.model, run)
     args = trainer.args
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
     if public_size is None and sampling_probability is not None:

@@ -40,6 +40,7 @@ POLICIES = st.builds(
     require_delta_below_inverse_size=st.booleans(),
     require_limit=st.booleans(),
     require_plan=st.none() | st.sampled_from(RequirePlan),
+    require_starts_from=st.booleans(),
     mechanisms=_maybe(st.frozensets(st.sampled_from(LEAVES))),
     neighboring_relations=_maybe(st.frozensets(st.sampled_from(NeighboringRelation))),
     min_noise_multiplier=_maybe(st.floats(0.1, 10)),

@@ -1,7 +1,7 @@
 """The mod of clients that add noise of their own."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from logging import ERROR
 from typing import Any, Final
 
@@ -12,10 +12,11 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
-from epsilon_ledger import BudgetExceededError, Event, LedgerClient, LedgerError, Run
+from epsilon_ledger import BudgetExceededError, Event, LedgerClient, LedgerError, OriginReference, Run
 from epsilon_ledger._federated.charges import RoundCost, Unit, unit_of
 from epsilon_ledger._federated.errors import UnsupportedRoundError
 from epsilon_ledger._federated.updates import NoisyMean, fits
+from epsilon_ledger._wire.origins import wire_origins
 from epsilon_ledger.mechanisms import GaussianNoise
 from epsilon_ledger.mechanisms.checks import clipping_norm
 
@@ -43,6 +44,7 @@ class LedgerMod:
         name: of the run.
         weighted_by_key: of the server's strategy; every client weighs 1.
         client: opens the ledger's client, by default from the environment.
+        starts_from: what the model of the first round was trained by, as for `create_run`.
 
     Raises:
         ValueError: there is no noise.
@@ -58,11 +60,13 @@ class LedgerMod:
         name: str = "flower-client",
         weighted_by_key: str = "num-examples",
         client: Callable[[], LedgerClient] = LedgerClient,
+        starts_from: Sequence[OriginReference] | None = None,
     ) -> None:
         if type(local_dp) is not LocalDpMod:
             raise TypeError(f"local_dp is {local_dp!r}, but it must be Flower's own LocalDpMod of flwr.clientapp.mod.")
         self._local_dp, self._budget, self._unit, self._name = local_dp, budget, unit, name
         self._key, self._client = weighted_by_key, client
+        self._starts_from = wire_origins(starts_from)
         self._noise()
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -110,7 +114,7 @@ class LedgerMod:
         if STATE in context.state:
             return client.get_run(str(context.state[STATE]["run"]))
         budget = self._budget if isinstance(self._budget, str) else self._budget(context)
-        run = client.create_run(self._name, budget=budget)
+        run = client.create_run(self._name, budget=budget, starts_from=self._starts_from)
         context.state[STATE] = ConfigRecord({"run": run.id})
         return run
 

@@ -20,6 +20,7 @@ from epsilon_ledger._federated.charges import UNITS, RoundCost, Unit, unit_of
 from epsilon_ledger._federated.errors import UnsupportedRoundError
 from epsilon_ledger._federated.updates import NoisyMean
 from epsilon_ledger._wire.coercion import one_of
+from epsilon_ledger._wire.origins import wire_origins
 from epsilon_ledger.mechanisms import GaussianNoise
 
 HEADERS: Final = (
@@ -56,13 +57,14 @@ class LedgerFilter(Filter):
         unit: whether the population protects each "client", a whole site, or each "record" of one site; by default by
             its name.
         run_name: name of the runs.
+        starts_from: what the job's initial model was trained by, as for `LedgerFedAvg`.
 
     Raises:
         ValueError: an argument is out of its bounds, or there are both, noise and event, or neither.
         TypeError: an argument has another type.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - FLARE writes arguments by name into a job's configuration
         self,
         budget: str,
         noise_multiplier: float | None = None,
@@ -70,6 +72,7 @@ class LedgerFilter(Filter):
         event: Event | None = None,
         unit: Unit | None = None,
         run_name: str = "nvflare-site",
+        starts_from: list[dict[str, str]] | None = None,
     ) -> None:
         super().__init__()
         check_account(budget, unit)
@@ -78,6 +81,7 @@ class LedgerFilter(Filter):
         if not (bare if event is not None else noisy):
             raise ValueError("Give noise_multiplier and clipping_norm, or the event of noise that was added before.")
         self.budget, self.unit, self.run_name = budget, unit, run_name
+        self.starts_from = wire_origins(starts_from)
         self.noise_multiplier, self.clipping_norm, self.event = noise_multiplier, clipping_norm, event
         if event is not None and not isinstance(event, Mapping):
             raise TypeError(f"event must be an event such as gaussian(4.0), not {event!r}.")
@@ -181,7 +185,10 @@ class LedgerFilter(Filter):
             job = str(fl_ctx.get_prop(FLContextKey.CURRENT_RUN))
             self._client = self._client or LedgerClient()
             self._run = self._client.create_run(
-                self.run_name, budget=self.budget.format(site=site), labels={"nvflare-job": job[:60]}
+                self.run_name,
+                budget=self.budget.format(site=site),
+                starts_from=self.starts_from,
+                labels={"nvflare-job": job[:60]},
             )
         return self._run
 

@@ -16,6 +16,7 @@ from epsilon_ledger._federated.errors import UnsupportedRoundError
 from epsilon_ledger._federated.updates import NoisyMean
 from epsilon_ledger._nvflare.filter import check_account, numpy_arrays
 from epsilon_ledger._wire.coercion import whole
+from epsilon_ledger._wire.origins import wire_origins
 from epsilon_ledger.mechanisms import GaussianNoise
 
 
@@ -96,6 +97,8 @@ class LedgerFedAvg(FedAvg):
         persistor_id: component that loads and saves the model.
         task_name: of the clients' task.
         fedprox_mu: of FedProx, sent to the clients.
+        starts_from: what the initial model was trained by: {"run": id or path}, or {"name": ..., "sha256": ...} of a
+            model from outside. Empty: nothing; None: not declared.
 
     Raises:
         ValueError: an argument is out of its bounds.
@@ -116,6 +119,7 @@ class LedgerFedAvg(FedAvg):
         persistor_id: str = AppConstants.DEFAULT_PERSISTOR_ID,
         task_name: str = AppConstants.TASK_TRAIN,
         fedprox_mu: float | None = None,
+        starts_from: list[dict[str, str]] | None = None,
     ) -> None:
         noise = GaussianNoise(noise_multiplier, clipping_norm=clipping_norm)
         check_account(budget, unit)
@@ -132,6 +136,7 @@ class LedgerFedAvg(FedAvg):
             aggregator=NoisyAggregator(noise, num_clients),
         )
         self.budget, self.unit, self.run_name = budget, unit, run_name
+        self.starts_from = wire_origins(starts_from)
         self.noise_multiplier, self.clipping_norm = noise_multiplier, clipping_norm
         self.refusal: BudgetExceededError | None = None
         """The refusal that ended the job's rounds, or None."""
@@ -143,7 +148,10 @@ class LedgerFedAvg(FedAvg):
             LedgerError: anything but a refusal; the model of the last round was saved.
         """
         try:
-            with LedgerClient() as client, client.create_run(self.run_name, budget=self.budget) as run:
+            with (
+                LedgerClient() as client,
+                client.create_run(self.run_name, budget=self.budget, starts_from=self.starts_from) as run,
+            ):
                 run.expected_steps = self.num_rounds
                 self.aggregator.run = run
                 # FLARE takes some of the connected clients if there are more.

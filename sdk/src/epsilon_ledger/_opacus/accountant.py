@@ -202,7 +202,11 @@ class LedgerAccountant(IAccountant):
         """
         super().load_state_dict(state_dict)
         if state_dict.get("run") != self.run.id:
-            raise ValueError(f"This state belongs to {state_dict.get('run')}, but the accountant to {self.run.id}.")
+            raise ValueError(
+                f"This state belongs to {state_dict.get('run')}, but the accountant to {self.run.id}. To start another "
+                "run from a checkpoint, load the module's parameters alone, and register the run by "
+                "client.create_run(..., starts_from=[state of the checkpoint's accountant])."
+            )
         self._events = [EventCount(event=item["event"], count=item["count"]) for item in state_dict["events"]]
 
     def _is_own(self, run: Run | Trial | None) -> bool:

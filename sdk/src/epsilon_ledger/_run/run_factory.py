@@ -16,6 +16,7 @@ from epsilon_ledger._wire.events import Event, EventCount, PlannedEvents
 from epsilon_ledger._wire.members import wire_budgets, wire_events, wire_limit, wire_planned
 from epsilon_ledger._wire.metadata import Metadata, wire_metadata
 from epsilon_ledger._wire.models import Limit, NeighboringRelation, RunState
+from epsilon_ledger._wire.origins import OriginReference, wire_origins
 from epsilon_ledger._wire.references import find_run, find_run_id
 from epsilon_ledger._wire.requests import Call, RequestFlow, path, post
 
@@ -52,6 +53,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
     reserve: Sequence[EventCount] | None = None,
     expected_steps: int | None = None,
     declared_steps_per_hour: float | None = None,
+    starts_from: Sequence[OriginReference] | None = None,
     prefetch: int = 1,
     prefetch_in_background: bool = False,
     schedule: Callable[[int], Event] | None = None,
@@ -79,6 +81,9 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         expected_steps: number of all steps of the training: a refusal answers for the rest of them, and more of them
             are flagged as a deviation. None: those of `reserve` or `planned`, if they have an end.
         declared_steps_per_hour: maximum pace; a faster run is flagged. None: any.
+        starts_from: what the training starts from, at most 16: other runs (a run, its id or path, or what a checkpoint
+            has of it, `state_dict()`) and outside models (`ModelOrigin`). Empty: from nothing that was trained before.
+            None: not declared.
         prefetch: steps granted by one request. Unused ones are returned when the run is completed, and forfeited
             if it ends otherwise or this process dies.
         prefetch_in_background: request the next grant while the last one is in use.
@@ -122,6 +127,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         "reserve": None if reserve is None else wire_events(reserve, "reserve"),
         "expected_steps": None if expected_steps is None else whole("expected_steps", expected_steps),
         "declared_steps_per_hour": declared_steps_per_hour,
+        "starts_from": wire_origins(starts_from),
         "lease_seconds": lease_seconds if reserve else None,
         "wait_until": wait_end(wait),
         **described,

@@ -6,6 +6,7 @@ from typing import NoReturn, TypedDict
 from epsilon_ledger._run.run_protocol import RunProtocol
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.models import RunState
+from epsilon_ledger._wire.origins import Origin
 from epsilon_ledger._wire.problems import BudgetExceededError
 
 STATE_FORMAT = 1
@@ -78,6 +79,11 @@ class RunProperties:
     def url(self) -> str | None:
         """The run's page."""
         return self.state.url
+
+    @property
+    def starts_from(self) -> tuple[Origin, ...] | None:
+        """The runs and outside models that the training starts from, as declared; None: nothing was declared."""
+        return self.state.starts_from
 
     @property
     def expected_steps(self) -> int | None:

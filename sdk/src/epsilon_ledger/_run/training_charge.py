@@ -289,7 +289,10 @@ def _require_same(protocol: RunProtocol, event: Event, steps: int, state: Traini
     if state.get("format") != STATE_FORMAT:
         raise ValueError(f"This is not what a training charge's state_dict() returned: {state!r}.")
     if state["run"] != protocol.state.id:
-        raise ValueError(f"The checkpoint is of {state['run']}, not of {protocol.state.id}: open that run.")
+        raise ValueError(
+            f"The checkpoint is of {state['run']}, not of {protocol.state.id}: open that run. A run that starts from "
+            "its model says so when it is created, by `starts_from`, and charges a training of its own."
+        )
     if (state["event"], state["steps"]) != (event, steps):
         raise ValueError(
             f"The checkpoint's charge is of {state['steps']} steps of {state['event']}, not of {steps} steps of "

@@ -105,7 +105,7 @@ class PrivateTraining(Trainer):
             raise ValueError(
                 f"The checkpoint was charged to {charged}, but this training to {run.id}: make the Trainer private for "
                 "client.resume_run(run_state(checkpoint)). To charge another run, load the checkpoint's model before "
-                "make_private, and train without a checkpoint."
+                "make_private, create the run with starts_from=[run_state(checkpoint)], and train without a checkpoint."
             )
 
     def get_train_dataloader(self) -> DataLoader:

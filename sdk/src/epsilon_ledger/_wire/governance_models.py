@@ -31,6 +31,7 @@ class PolicyRules(TypedDict, total=False):
     require_delta_below_inverse_size: bool
     require_limit: bool
     require_plan: Literal["declare", "stay"] | None
+    require_starts_from: bool
     mechanisms: list[str] | None
     neighboring_relations: list[NeighboringRelation] | None
     min_noise_multiplier: float | None

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from epsilon_ledger._wire.events import Event, PlannedEventCount
 from epsilon_ledger._wire.metadata import AccountMetadata
+from epsilon_ledger._wire.origins import ModelOrigin, RunOrigin
 
 NeighboringRelation: TypeAlias = Literal["add_or_remove_one", "replace_one", "replace_special"]
 CalendarPeriod: TypeAlias = Literal["week", "month", "quarter"]
@@ -229,7 +230,7 @@ class RunState(AccountMetadata):
     page, `number` tells apart the runs at one path, from 1 in the order of their creation. `end_reason` is "finished",
     "budget_exhausted", "aborted", "lost", or "not_granted": its reservation has waited in vain. A run whose `status` is
     "waiting" waits for its reservation, `waiting_reservation`. `population_size` is what the population declares, and
-    public.
+    public. `starts_from` is what its training starts from, as it was declared; None: it was not.
     """
 
     id: str
@@ -270,6 +271,7 @@ class RunState(AccountMetadata):
     ended_at: datetime | None = None
     end_reason: str | None = None
     population_size: int | None = None
+    starts_from: tuple[RunOrigin | ModelOrigin, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from epsilon_ledger._wire.experiment_models import Experiment
 from epsilon_ledger._wire.members import wire_budgets, wire_events, wire_limit, wire_planned
 from epsilon_ledger._wire.metadata import Metadata, wire_metadata
 from epsilon_ledger._wire.models import Limit, NeighboringRelation
+from epsilon_ledger._wire.origins import OriginReference, wire_origins
 from epsilon_ledger._wire.requests import Call, Listing, get, path, post
 
 
@@ -23,6 +24,7 @@ def create_experiment(  # noqa: PLR0913 - the members of the request, by name
     shape: float | None = 1.0,
     privacy_unit: str | None = None,
     neighboring_relation: NeighboringRelation | None = None,
+    starts_from: Sequence[OriginReference] | None = None,
     **metadata: Unpack[Metadata],
 ) -> Call[Experiment]:
     """Create a sweep: many trainings of which one model is chosen.
@@ -43,6 +45,7 @@ def create_experiment(  # noqa: PLR0913 - the members of the request, by name
         shape: of the distribution of their number, in [-0.5, 1e6]: 1 is geometric, 0 logarithmic; None: Poisson.
         privacy_unit: that the trainer protects, for a sweep that is charged as a whole.
         neighboring_relation: of its mechanisms, for a sweep that is charged as a whole.
+        starts_from: what its trials start from, as in `create_run`, for a sweep that is charged as a whole.
         metadata: of its account for people, as in `Metadata`.
 
     Returns:
@@ -66,6 +69,7 @@ def create_experiment(  # noqa: PLR0913 - the members of the request, by name
         "trials": None if events is None else {"events": wire_events(events), "mean": mean, "shape": shape},
         "privacy_unit": privacy_unit,
         "neighboring_relation": neighboring_relation,
+        "starts_from": wire_origins(starts_from),
         **wire_metadata(metadata),
     }
     return Call(post("v1/experiments", body), Experiment)
