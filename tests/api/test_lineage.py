@@ -1,17 +1,13 @@
 """Lineage: what a run starts from is declared once, recorded, and verified; its statement has the total of all."""
 
 from datetime import UTC, datetime, timedelta
-from functools import reduce
-from operator import add
 from typing import Any
 
 import pytest
 from sqlalchemy import delete, update
 
-from app.accounting.conversion import epsilon_of_curve
-from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import NeighboringRelation, event_from_dict
-from app.accounting.rdp import event_curve
+from app.accounting.tightest_epsilon import epsilon_by_distributions
 from app.ledger.admission.lineage_loss import loss_of_runs
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts as account_rows
@@ -150,9 +146,9 @@ def _lineage(seeded: SeededLedger, run: str) -> dict[str, Any]:
 
 
 def _epsilon_of(*charges: tuple[dict[str, Any], int]) -> float:
-    relation = NeighboringRelation.ADD_OR_REMOVE_ONE
-    curves = [event_curve(event_from_dict(event), relation, GRID_VERSION).times(count) for event, count in charges]
-    return epsilon_of_curve(orders(GRID_VERSION), reduce(add, curves), 1e-5).epsilon
+    """The epsilon of events with counts, by their distributions."""
+    counts = {event_from_dict(event): count for event, count in charges}
+    return epsilon_by_distributions(counts, NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-5)
 
 
 def test_total_of_two_generations_has_each_run_once(seeded: SeededLedger) -> None:

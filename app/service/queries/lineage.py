@@ -1,21 +1,23 @@
 """The lineage of a run: what it starts from, what that started from, and what all of it reveals together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection
 
 from app.accounting.conversion import epsilon_of_curve
-from app.accounting.curves import RdpCurve, orders
+from app.accounting.curves import orders
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.metadata import title_of
-from app.ledger.admission.admission import governing_of
+from app.ledger.accounts.part_counts import CountedPart, counts_that_matter
+from app.ledger.admission.composition import budgets_of
 from app.ledger.admission.lineage_loss import loss_of_runs
 from app.ledger.runs.origins import ModelOrigin, Origins, origin_models, origin_runs
 from app.ledger.runs.run import Run
 from app.persistence.repositories import account_metadata, locks, run_origins, runs
+from app.service.accounts.epsilons import delta_of_run, read_epsilons, read_epsilons_of
 from app.service.auth.request_context import RequestContext
 from app.service.queries.runs import Path, find_path, find_paths
 
@@ -129,15 +131,17 @@ def read_lineage(tx: Connection, context: RequestContext, run: Run, path: Path) 
     paths = dict(zip(ids, find_paths(tx, context, ids), strict=True))
     numbers = account_metadata.numbers_of(tx, whose, ids)
     generations = _generations(run, known)
+    deltas = [delta_of_run([record.account for record in paths[each]]) for each in ids]
+    epsilons = read_epsilons(tx, whose, [(paths[each][-1], delta) for each, delta in zip(ids, deltas, strict=True)])
     found = [
-        _ancestor(known[each], paths[each], numbers.get(each, 1), generations.get(each, MOST_ANCESTORS), scope)
-        for each in ids
+        _ancestor(known[each], paths[each], numbers.get(each, 1), generations.get(each, MOST_ANCESTORS), scope, reading)
+        for each, reading in zip(ids, zip(epsilons, deltas, strict=True), strict=True)
     ]
     return Lineage(
         run.declaration.starts_from,
         tuple(sorted(found, key=lambda each: (each.generation, each.run))),
         _models([run, *known.values()]),
-        _totals(path, list(paths.values()), is_complete=is_complete),
+        _totals(tx, whose, (path, *paths.values()), is_complete=is_complete),
         is_complete,
     )
 
@@ -148,14 +152,6 @@ def lineage_token(tx: Connection, context: RequestContext, run_id: str) -> tuple
     ids = run_origins.ancestors(tx, whose, run_id, MOST_ANCESTORS)
     versions = [tuple(row) for row in locks.read_versions(tx, whose, ids)]
     return *sorted(versions), *run_origins.successors(tx, whose, run_id, context.principal.scope, 1)
-
-
-def total_epsilon(curve: RdpCurve, grid_version: int, delta: float) -> float:
-    """Compute the epsilon of releases that were fixed in advance from their composed curve, at the full delta.
-
-    The one place where the charges of a lineage become an epsilon.
-    """
-    return epsilon_of_curve(orders(grid_version), curve, delta).epsilon
 
 
 def _generations(run: Run, known: Mapping[str, Run]) -> dict[str, int]:
@@ -170,19 +166,18 @@ def _generations(run: Run, known: Mapping[str, Run]) -> dict[str, int]:
     return found
 
 
-def _ancestor(run: Run, path: Path, number: int, generation: int, scope: str | None) -> Ancestor:
-    own, accounts = path[-1], [record.account for record in path]
-    governing = governing_of(accounts)
-    assert governing.limit is not None, "it governs by its limit"
-    delta = governing.limit.delta
-    seen = scope is None or any(account.id == scope for account in accounts)
+def _ancestor(
+    run: Run, path: Path, number: int, generation: int, scope: str | None, reading: tuple[float, float]
+) -> Ancestor:
+    """Describe an ancestor; `reading` is its epsilon, and the delta."""
+    own = path[-1]
+    seen = scope is None or any(record.account.id == scope for record in path)
     return Ancestor(
         run.account_id,
         title_of(own.account.path, number) if seen else None,
         str(run.status),
         generation,
-        total_epsilon(own.account.spent, own.account.grid_version, delta),
-        delta,
+        *reading,
         run.declaration.starts_from,
         own.quarantine is not None,
     )
@@ -197,25 +192,44 @@ def _models(lineage: Sequence[Run]) -> dict[ModelOrigin, tuple[str, ...]]:
     return found
 
 
-def _totals(own: Path, others: Sequence[Path], *, is_complete: bool) -> tuple[LineageTotal, ...]:
-    """Compose the charges of a lineage for each population, at the delta of the run's limit or of the population's."""
-    lineage = [[record.account for record in path] for path in (own, *others)]
-    populations = {
-        record.account.id: record for path in (own, *others) for record in path if is_population(record.account)
-    }
-    charged = {record.account.id for record in own}
-    governing = governing_of(lineage[0])
+def _totals(
+    tx: Connection, organisation_id: str, lineage: Sequence[Path], *, is_complete: bool
+) -> tuple[LineageTotal, ...]:
+    """Compose the charges of a lineage for each population, at the delta of the run's limit or of the population's.
+
+    The first path is the run's own.
+    """
+    populations = {record.account.id: record for path in lineage for record in path if is_population(record.account)}
+    charged, governing = {record.account.id for record in lineage[0]}, [record.account for record in lineage[0]]
     totals = []
     for key, record in populations.items():
         account = record.account
-        limit = governing.limit if key in charged else account.limit
-        assert limit is not None, "a population has one, and so has what governs a run"
-        paths = [path for path in lineage if any(each.id == key for each in path)]
-        epsilon = None
-        if is_complete:
-            epsilon = total_epsilon(loss_of_runs(account, paths), account.grid_version, limit.delta)
-        totals.append(LineageTotal(record, epsilon, limit.delta, len(paths)))
+        delta = delta_of_run(governing) if key in charged or account.limit is None else account.limit.delta
+        paths = [path for path in lineage if any(each.account.id == key for each in path)]
+        total = None if not is_complete else _composed(tx, organisation_id, account, paths, delta)
+        totals.append(LineageTotal(record, total, delta, len(paths)))
     return tuple(totals)
+
+
+def _composed(tx: Connection, organisation_id: str, account: Account, paths: Sequence[Path], delta: float) -> float:
+    """Compute the epsilon at delta of what runs have charged to a population, as if nothing else had."""
+    counts = counts_that_matter(account.id, _counted(paths)) or ()
+    [by_distributions] = read_epsilons_of(tx, organisation_id, account.relation, delta, [counts])
+    loss = loss_of_runs(account, [[record.account for record in path] for path in paths])
+    return min(by_distributions, epsilon_of_curve(orders(account.grid_version), loss, delta).epsilon)
+
+
+def _counted(paths: Sequence[Path]) -> Iterator[CountedPart]:
+    """Iterate over the runs of some paths with their counts, and the accounts above them without."""
+    above: dict[str, CountedPart] = {}
+    for path in paths:
+        run = path[-1]
+        budgets = tuple(each.id for each in budgets_of([record.account for record in path]))
+        yield CountedPart(run.account.id, budgets, run.counts, None, is_run=True)
+        for account in (record.account for record in path[:-1]):
+            parents = () if account.parent_id is None else (account.parent_id,)
+            above[account.id] = CountedPart(account.id, parents, None, account.parts_that_count, is_run=False)
+    yield from above.values()
 
 
 def is_population(account: Account) -> bool:
