@@ -5,6 +5,7 @@ epsilon of an answer is at most that of the limit.
 UnsupportedEventError: the event has no sound bound under the relation, or not a single parameter of this kind.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,7 +27,7 @@ from app.accounting.events import (
 )
 from app.accounting.rdp import event_curve
 from app.ledger.filter.filters import Limit
-from app.ledger.step_events import StepEvent
+from app.ledger.step_events import StepEvent, counts_of
 from app.planning.assumptions import ByPlan, PlanAssumptions, if_planned, total_of
 from app.planning.plan_search import DeclaredTarget, max_planned_sampling, max_planned_steps, min_planned_noise
 from app.planning.renyi_limits import RenyiRule, first_curve
@@ -177,9 +178,9 @@ def _reached(event: DpEvent, count: int, goal: CalibrationGoal) -> tuple[float, 
     A limit is proven to hold for it. So it is cut to the goal's where its own lattice shows more, by a digit of its
     rounding.
     """
-    repeated = [StepEvent(event, count)] if count else []
-    total = goal.other_cost + goal.setting.curve(repeated)
-    found = tightest_epsilon((*goal.other_events, *repeated), total, goal.delta, goal.setting)
+    counts = Counter(counts_of(goal.other_events)) + Counter({event: count})
+    total = goal.other_cost + event_curve(event, goal.setting.relation, GRID_VERSION).times(count)
+    found = tightest_epsilon(counts, total, goal.delta, goal.setting)
     return min(found.value, goal.epsilon), found.warnings(total, goal.delta)
 
 

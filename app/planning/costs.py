@@ -105,7 +105,7 @@ def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssump
     """Compute the epsilon of a plan at delta in [1e-30, 0.5), and the limit that it needs."""
     curves = setting.curves(steps)
     total = total_of(steps, curves)
-    found = tightest_epsilon(steps, total, delta, setting)
+    found = tightest_epsilon(counts_of(steps), total, delta, setting)
     near = found.rdp.epsilon
     without = required_epsilon(total, first_curve(steps, curves), delta, near)
     limit, unplanned = _limit_needed(steps, setting, curves, without, lambda plan: plan.required_epsilon(delta, near))
@@ -125,7 +125,7 @@ def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: PlanAssump
     """Compute the smallest proven delta of a plan at epsilon in [0, 10000], with the same beside it."""
     curves = setting.curves(steps)
     total = total_of(steps, curves)
-    found = tightest_delta(steps, total, epsilon, setting)
+    found = tightest_delta(counts_of(steps), total, epsilon, setting)
     limit: ByPlan[float] | None = None
     unplanned: list[str] = []
     if epsilon:  # no limit has an epsilon of 0
@@ -170,10 +170,10 @@ def _laplace_epsilon(noise_multiplier: float, releases: int, delta: float) -> fl
     """Compute the epsilon of Laplace noise at delta; of noise that no event may have, by its Rényi curve alone."""
     curve = RdpCurve.from_nats(laplace_rdp(noise_multiplier, orders(GRID_VERSION))).times(releases)
     try:
-        steps = [StepEvent(Laplace(noise_multiplier), releases)]
+        counts: dict[DpEvent, int] = {Laplace(noise_multiplier): releases}
     except InvalidEventError:
         return epsilon_of_curve(orders(GRID_VERSION), curve, delta).epsilon
-    return tightest_epsilon(steps, curve, delta, PlanAssumptions()).value
+    return tightest_epsilon(counts, curve, delta, PlanAssumptions()).value
 
 
 def _limit_needed(

@@ -4,7 +4,7 @@ One is that of the best Rényi order (`conversion`). The other is by privacy los
 pair (`pld`). Neither depends on a limit, a declared plan or the order of the events.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -14,7 +14,6 @@ from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import DpEvent
 from app.accounting.pld.accountant import pld_delta, pld_epsilon
 from app.accounting.pricing_effort import bounded_apart
-from app.ledger.step_events import StepEvent, counts_of
 from app.planning.assumptions import PlanAssumptions, about_size
 
 
@@ -66,26 +65,26 @@ class TightestDelta:
 
 
 def tightest_epsilon(
-    steps: Sequence[StepEvent], total: RdpCurve, delta: float, setting: PlanAssumptions
+    counts: Mapping[DpEvent, int], total: RdpCurve, delta: float, setting: PlanAssumptions
 ) -> TightestEpsilon:
-    """Compute the epsilon of a plan, possibly of no events, with a curve at delta in [1e-30, 0.5)."""
+    """Compute the epsilon of a plan of events with counts, which has a curve, at delta in [1e-30, 0.5)."""
     rdp = epsilon_of_curve(orders(GRID_VERSION), total, delta)
-    return TightestEpsilon(rdp, by_distributions(steps, lambda counts: pld_epsilon(counts, setting.relation, delta)))
+    return TightestEpsilon(rdp, _by_distributions(lambda: pld_epsilon(counts, setting.relation, delta)))
 
 
 def tightest_delta(
-    steps: Sequence[StepEvent], total: RdpCurve, epsilon: float, setting: PlanAssumptions
+    counts: Mapping[DpEvent, int], total: RdpCurve, epsilon: float, setting: PlanAssumptions
 ) -> TightestDelta:
-    """Compute the delta of a plan with a curve at epsilon in [0, 10000]."""
+    """Compute the delta of a plan at epsilon in [0, 10000], as above."""
     rdp = delta_of_curve(orders(GRID_VERSION), total, epsilon)
-    return TightestDelta(rdp, by_distributions(steps, lambda counts: pld_delta(counts, setting.relation, epsilon)))
+    return TightestDelta(rdp, _by_distributions(lambda: pld_delta(counts, setting.relation, epsilon)))
 
 
-def by_distributions(steps: Sequence[StepEvent], found: Callable[[Mapping[DpEvent, int]], float]) -> float | None:
+def _by_distributions(found: Callable[[], float]) -> float | None:
     """Compute a number of a plan by loss distributions; None where an event has no pair, or it takes too long."""
     try:
         with bounded_apart():
-            return found(counts_of(steps))
+            return found()
     except (UnsupportedEventError, PlanTooExpensiveError):
         return None
 

@@ -170,7 +170,7 @@ class _Beginnings:
 
     def whole(self) -> TightestEpsilon:
         """Compute the epsilon of all of the plan."""
-        return tightest_epsilon(self.items, self.knots[-1].total, self.delta, self.setting)
+        return tightest_epsilon(counts_of(self.items), self.knots[-1].total, self.delta, self.setting)
 
     def epsilons(self, whole: TightestEpsilon) -> list[float]:
         """Compute the epsilon at each place: by orders, or by loss distributions at the next knot, if it is less."""

@@ -136,7 +136,9 @@ class LedgerAccountant(IAccountant):
                 )
             return max(state.epsilon, self.run.epsilon)
         estimate = self._estimate(delta)
-        return 0.0 if estimate is None else estimate.required_epsilon if self._tight else estimate.epsilon
+        if estimate is None:
+            return 0.0
+        return estimate.epsilon if self._tight else _by_orders(estimate)
 
     def get_planned_epsilon(self, delta: float) -> float:
         """Compute what this accountant's steps would have cost as a plan: nothing was charged so.
@@ -155,7 +157,7 @@ class LedgerAccountant(IAccountant):
             LedgerError: the ledger does not answer.
         """
         estimate = self._estimate(delta)
-        return 0.0 if estimate is None else estimate.required_epsilon
+        return 0.0 if estimate is None else estimate.limit_needed.with_plan
 
     def _estimate(self, delta: float) -> EpsilonEstimate | None:
         """Compute the epsilon of this accountant's steps as a plan; None: of no step."""
@@ -225,6 +227,11 @@ class LedgerAccountant(IAccountant):
             self._events[-1]["count"] += 1
         else:
             self._events.append(EventCount(event=event, count=1))
+
+
+def _by_orders(estimate: EpsilonEstimate) -> float:
+    """Get the epsilon that an RDP accountant prints."""
+    return next(each.epsilon for each in estimate.comparisons if each.name == "rdp")
 
 
 def _is_tight(state: RunState) -> bool:

@@ -78,8 +78,8 @@ class EpsilonEstimate:
 class DeltaEstimate:
     """Delta of events that are fixed in advance, at an epsilon; 1 without a bound.
 
-    `delta` is the smallest that is proven. `limit_needed` is what the delta of an account's limit with this epsilon must
-    be; None at epsilon 0. `comparisons` are what other accountants print.
+    `delta` is the smallest that is proven. `limit_needed` is what the delta of an account's limit with this epsilon
+    must be; None at epsilon 0. `comparisons` are what other accountants print.
     """
 
     delta: float
