@@ -109,7 +109,8 @@ class LedgerAccountant(IAccountant):
 
         At another delta the ledger computes it for this accountant's steps as a plan fixed in advance, as other Opacus
         accountants do; that needs a client, and an accountant used since the run's first step. In the place of "prv" or
-        "gdp" it is `get_planned_epsilon`; the approximation of "gdp" can be too low, and is not used.
+        "gdp" it is by privacy loss distributions, where they are known, else by Rényi orders; the approximation of
+        "gdp" can be too low, and is not used.
 
         Args:
             delta: in [1e-30, 0.5).
@@ -141,10 +142,9 @@ class LedgerAccountant(IAccountant):
         return estimate.epsilon if self._tight else _by_orders(estimate)
 
     def get_planned_epsilon(self, delta: float) -> float:
-        """Compute what this accountant's steps would have cost as a plan: nothing was charged so.
+        """Compute the limit that an account needs for this accountant's steps, if it declares them as `planned`.
 
-        It is the epsilon of the smallest limit under which an account admits these steps, if it declares them as
-        `planned`, by privacy loss distributions.
+        Nothing was charged so.
 
         Args:
             delta: in [1e-30, 0.5).
