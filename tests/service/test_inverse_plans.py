@@ -23,8 +23,8 @@ SETTING = PlanAssumptions()
 LATTICE = 1e-4
 """By how much two epsilons by loss distributions differ, relatively, since their lattices do."""
 
-KEPT = 0.015
-"""Share of the steps that an account with a plan keeps off, at most, beside one step: its plan has 0.975 of delta."""
+KEPT = 1 / DECLARED_SHARE - 1
+"""Share of the steps that an account with a plan keeps off, at most, beside one step: its plan has less than delta."""
 
 epsilons = st.floats(0.3, 8.0)
 deltas = st.floats(-9.0, -4.0).map(lambda power: 10**power)
