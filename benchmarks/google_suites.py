@@ -106,14 +106,14 @@ class Readings:
         """Compute epsilon, as the accountant or else as the answer has it."""
         delta = min(max(delta, DELTAS[0]), DELTAS[1])
         found = self.client.compute_epsilon(events, delta=delta, neighboring_relation=WORDS[self.relation])
-        readings = {each.name: each.epsilon for each in found.accountants}
+        readings = {each.name: each.epsilon for each in found.comparisons}
         return float(readings.get(self.accountant, found.epsilon))
 
     def delta(self, epsilon: float) -> float:
         """Compute delta of all events, likewise."""
         relation = WORDS[self.relation]
         found = self.client.compute_delta(self.events, epsilon=min(epsilon, LARGEST), neighboring_relation=relation)
-        readings = {each.name: each.delta for each in found.accountants}
+        readings = {each.name: each.delta for each in found.comparisons}
         return float(readings.get(self.accountant, found.delta))
 
     def curve(self, orders: Floats) -> Floats:

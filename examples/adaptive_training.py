@@ -95,7 +95,8 @@ def gradients(weights: Floats, features: Floats, labels: Digits) -> Floats:
 def constant_noise_multiplier(ledger: LedgerClient) -> float:
     """Find the minimum noise of steps that are all alike, with which the whole plan fits the limit."""
     step = poisson_sampled(SAMPLING_PROBABILITY, gaussian(1.0))
-    z = ledger.find_noise_multiplier(step, count=STEPS, epsilon=LIMIT.epsilon, delta=LIMIT.delta).noise_multiplier
+    found = ledger.find_noise_multiplier(step, count=STEPS, epsilon=LIMIT.epsilon, delta=LIMIT.delta)
+    z = found.noise_multiplier.with_plan
     assert z is not None, "this limit leaves room for some noise"
     return z
 
@@ -123,7 +124,7 @@ def first_of_decay(ledger: LedgerClient, mode: str) -> float:
     while True:
         step = poisson_sampled(SAMPLING_PROBABILITY, gaussian(z))
         plan: EventCount = {"event": decay(mode, DECAY_RATE, step, steps=STEPS), "count": 1}  # type: ignore[arg-type]
-        cost = ledger.compute_epsilon([plan], delta=LIMIT.delta).required_epsilon
+        cost = ledger.compute_epsilon([plan], delta=LIMIT.delta).limit_needed.with_plan
         if abs(cost - target) <= LIMIT.epsilon * 4e-5:
             return z
         if last is not None:

@@ -56,7 +56,7 @@ def needed(ledger: LedgerClient, probability: float, noise: float, steps: int) -
     """Find the limit that a party's training needs, and its plan."""
     step, delta = poisson_sampled(probability, gaussian(noise)), TOTAL.delta
     found = ledger.compute_epsilon([{"event": step, "count": steps}], delta=delta)
-    return [(step, steps)], Limit(found.required_epsilon, delta)
+    return [(step, steps)], Limit(found.limit_needed.with_plan, delta)
 
 
 def train(ledger: LedgerClient, path: str, configuration: Configuration) -> tuple[float, float]:

@@ -28,8 +28,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from epsilon_ledger import (
-    AccountantEpsilon,
     BudgetExceededError,
+    ComparedEpsilon,
     EventCount,
     LedgerClient,
     Limit,
@@ -164,15 +164,15 @@ def accuracy(model: nn.Module) -> float:
         return float((model(images).argmax(dim=1) == labels).float().mean())
 
 
-def compare(accountants: Sequence[AccountantEpsilon], facts: Facts) -> None:
+def compare(others: Sequence[ComparedEpsilon], facts: Facts) -> None:
     """Print what each rule says about the steps taken."""
     print(f"\n{facts.steps} such steps, by each rule:")
-    for each in accountants:
+    for each in others:
         print(f"{each.name:>22} {each.epsilon:10.2f}   {each.note}")
     print(f"{'opacus':>22} {facts.epsilon_opacus:10.2f}   What Opacus' own accountant prints.")
 
 
-def plot(progress: Progress, accountants: Sequence[AccountantEpsilon], file: Path) -> None:
+def plot(progress: Progress, others: Sequence[ComparedEpsilon], file: Path) -> None:
     """Plot accuracy and epsilon over the steps, and the epsilon by each rule."""
     mpl.use("Agg")
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
@@ -184,7 +184,7 @@ def plot(progress: Progress, accountants: Sequence[AccountantEpsilon], file: Pat
     (other,) = beside.plot(progress.steps, progress.accuracies, color="black", linestyle="--", label="accuracy")
     beside.set(ylabel="accuracy on test digits", ylim=(0, 1))
     left.legend(handles=[curve, line, other], loc="lower right")
-    proven = [each for each in reversed(accountants) if each.epsilon < float("inf")]
+    proven = [each for each in reversed(others) if each.epsilon < float("inf")]
     bars = right.barh([each.name for each in proven], [each.epsilon for each in proven], color="tab:blue")
     right.bar_label(bars, fmt="%.2f", padding=3)
     right.set(xscale="log", xlabel="epsilon of the same steps", title="By each rule that proves something")
@@ -217,7 +217,7 @@ def main() -> None:
             model, refusal = train(run, progress)
         state = run.refresh()
         plan = EventCount(event=STEP, count=state.next_step)
-        accountants = ledger.compute_epsilon([plan], delta=state.delta).accountants
+        others = ledger.compute_epsilon([plan], delta=state.delta).comparisons
     if refusal is not None:
         print(f"Stopped: {refusal}")
     own = RDPAccountant()
@@ -234,12 +234,12 @@ def main() -> None:
     )
     print(f"{facts.steps} steps, {facts.accuracy:.1%} right")
     print(f"epsilon {facts.epsilon:.4f} of {LIMIT.epsilon:g} at delta {facts.delta:g}")
-    compare(accountants, facts)
+    compare(others, facts)
     asked.out.mkdir(parents=True, exist_ok=True)
-    rules = {each.name: None if each.epsilon == float("inf") else each.epsilon for each in accountants}
+    rules = {each.name: None if each.epsilon == float("inf") else each.epsilon for each in others}
     (asked.out / "opacus.json").write_text(json.dumps(asdict(facts) | {"accountants": rules}, indent=2))
     torch.save(model.state_dict(), asked.out / "model.pt")
-    plot(progress, accountants, asked.out / "opacus.png")
+    plot(progress, others, asked.out / "opacus.png")
     print(f"\nWritten: opacus.json, opacus.png and model.pt in {asked.out}")
 
 

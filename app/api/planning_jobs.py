@@ -67,37 +67,37 @@ class PlannerJob(Generic[Asked]):
 PLANNER_JOBS: Final[dict[str, PlannerJob[Any]]] = {
     "computeEpsilon": PlannerJob(
         *("epsilon", "Compute the epsilon of a plan"),
-        "Compute the epsilon of the events together, and of the limit that admits them; nothing is stored.",
+        "Compute the epsilon of the events together, and the limit that an account needs for them; nothing is stored.",
         *(ComputeEpsilon, EpsilonEstimate),
         lambda body: Job(plan_epsilon, (body.steps(), body.delta, body.setting())),
     ),
     "computeDelta": PlannerJob(
         *("delta", "Compute the delta of a plan"),
-        "Compute the smallest delta of the events together at this epsilon, and of the limit that admits them.",
+        "Compute the delta of the events together at this epsilon, and the limit that an account needs for them.",
         *(ComputeDelta, DeltaEstimate),
         lambda body: Job(plan_delta, (body.steps(), body.epsilon, body.setting())),
     ),
     "computeEpsilonTrajectory": PlannerJob(
         *("trajectory", "Compute the epsilon trajectory of a plan"),
-        "Compute the epsilon after the steps of a plan, and of the limit that admits the steps so far, for a plot.",
+        "Compute the epsilon after the steps of a plan, and the limit that the steps so far need, for a plot.",
         *(ComputeEpsilonTrajectory, EpsilonTrajectory),
         lambda body: Job(plan_trajectory, (body.steps(), body.delta, body.max_points, body.setting())),
     ),
     "findNoiseMultiplier": PlannerJob(
         *("noise-multiplier", "Find the minimum noise multiplier"),
-        "Find the minimum noise with which a limit admits `count` planned repetitions of an event beside other events.",
+        "Find the minimum noise with which a limit admits `count` repetitions of an event beside other events.",
         *(FindNoiseMultiplier, NoiseMultiplierEstimate),
         lambda body: Job(smallest_noise, body.question()),
     ),
     "findMaxSteps": PlannerJob(
         *("steps", "Find the maximum number of steps"),
-        "Find the maximum number of planned repetitions, and of whole epochs, that a limit admits.",
+        "Find the maximum number of repetitions of an event, and of whole epochs, that a limit admits.",
         *(FindMaxSteps, MaxStepsEstimate),
         lambda body: Job(most_steps, body.question()),
     ),
     "findSamplingProbability": PlannerJob(
         *("sampling-probability", "Find the maximum sampling probability"),
-        "Find the maximum Poisson sampling with which a limit admits `count` planned repetitions of an event.",
+        "Find the maximum Poisson sampling with which a limit admits `count` repetitions of an event.",
         *(FindSamplingProbability, SamplingProbabilityEstimate),
         lambda body: Job(largest_sampling, body.question()),
     ),

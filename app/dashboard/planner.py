@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated, Any, Final, Literal
 
@@ -34,19 +35,10 @@ MOST_ACCOUNTS: Final = 12
 """Accounts listed with a link to their what-if form."""
 
 ACCOUNTANTS: Final = {
-    "plan_filter": "Ledger, plan declared",
-    "renyi_filter": "Ledger, no plan",
-    "rdp": "RDP, fixed in advance",
-    "pld": "PLD, fixed in advance",
-    "rdp_classic": "RDP, older conversion",
-    "zcdp": "zCDP",
-    "analytic_gaussian": "Analytic Gaussian",
-    "optimal_composition": "Optimal composition",
-    "advanced_composition": "Advanced composition",
-    "basic_composition": "Basic composition",
-    "textbook": "Textbook formula",
+    "rdp": ("RDP accountants", "what Opacus and dp_accounting print by Rényi orders"),
+    "pld": ("PLD accountants", "what dp_accounting prints by loss distributions, and Opacus as PRV"),
 }
-"""Names of accountants, in the order shown."""
+"""Other accountants whose numbers are shown: name and explanation."""
 
 SLIDERS: Final = {
     "noise": "0.3 20 log",
@@ -118,7 +110,7 @@ def _shown(page: PageContext, found: Estimate | None, faults: dict[str, str]) ->
         faults=faults,
         found=found,
         chart=_chart(found),
-        accountants=_side_by_side(found),
+        relations_compared=_by_relation(found),
         snippets=_snippets(found),
         relations=RELATIONS,
         sliders=SLIDERS,
@@ -137,40 +129,47 @@ def _values(given: dict[str, str]) -> dict[str, str]:
     return written | {name: text for name, text in given.items() if name in defaults and text.strip()}
 
 
-def _side_by_side(found: Estimate | None) -> list[dict[str, Any]]:
-    """List the readings of each accountant by relation; None where it does not apply."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A number under each relation; None where no bound is known."""
+
+    title: str
+    note: str
+    numbers: list[float | None]
+
+
+def _by_relation(found: Estimate | None) -> list[Row]:
+    """List the plan's numbers by neighboring relation, and those of other accountants."""
     if found is None:
         return []
-    by_relation = {relation: {each.name: each for each in cost.accountants} for relation, cost in found.costs.items()}
-    rows = []
-    for name, title in ACCOUNTANTS.items():
-        readings = [by_relation[relation].get(name) for relation in RELATIONS]
-        note = next((reading.note for reading in readings if reading is not None), None)
-        if note is not None:
-            rows.append({"title": title, "note": note, "readings": readings})
-    return rows
+    costs = [found.costs[relation] for relation in RELATIONS]
+    limits = [cost.limit_needed for cost in costs if cost.limit_needed is not None]
+    others = [{each.name: each.value for each in cost.comparisons} for cost in costs]
+    return [
+        Row("Epsilon", "what the training loses", [cost.epsilon for cost in costs]),
+        Row("Limit needed with a plan", "declared by the account", [limit.with_plan for limit in limits]),
+        Row("Limit needed without a plan", "nothing declared", [limit.without_plan for limit in limits]),
+        *(Row(title, note, [each.get(name) for each in others]) for name, (title, note) in ACCOUNTANTS.items()),
+    ]
 
 
 def _chart(found: Estimate | None) -> Chart:
-    """Chart the limit that a plan needs over its steps, beside RDP accountants, other noises and the draft's limit."""
+    """Chart a plan's epsilon over its steps and the limit that they need, beside other noises and the draft's limit."""
     lines: list[Series] = []
-    if found is not None and found.curves:
-        (own,) = (curve for curve in found.curves if curve.noise == found.sketch.noise)
-        printed = tuple((float(point.step), point.epsilon) for point in own.points if isfinite(point.epsilon))
-        lines = [
-            Series(f"Limit needed, {'planned' if found.is_planned else 'no plan'}", _needed(own)),
-            Series("RDP accountants", printed, role=SeriesRole.REFERENCE),
-            *(Series(f"Noise {format_exact(each.noise)}", _needed(each)) for each in found.curves if each is not own),
-        ]
+    if found is not None and found.epsilons.points:
         ends = tuple((float(step), found.sketch.epsilon) for step in sorted({1, found.sketch.steps}))
-        lines.append(Series("Limit", ends, role=SeriesRole.LIMIT))
-    return Chart("Limit needed over steps", Axis("Step", start=0), Axis("Epsilon", start=0), tuple(lines))
+        lines = [
+            Series("Epsilon", _finite(found.epsilons)),
+            Series("Limit needed with a plan", _finite(found.limits), role=SeriesRole.REFERENCE),
+            *(Series(f"Epsilon, noise {format_exact(each.noise)}", _finite(each)) for each in found.others),
+            Series("Limit", ends, role=SeriesRole.LIMIT),
+        ]
+    return Chart("Epsilon over steps", Axis("Step", start=0), Axis("Epsilon", start=0), tuple(lines))
 
 
-def _needed(curve: Curve) -> tuple[Point, ...]:
-    """Get the points of the limit that the steps need, where one suffices."""
-    points = ((float(point.step), point.required_epsilon) for point in curve.points)
-    return tuple((step, epsilon) for step, epsilon in points if isfinite(epsilon))
+def _finite(curve: Curve) -> tuple[Point, ...]:
+    """Get the points of a curve that can be drawn."""
+    return tuple((float(step), epsilon) for step, epsilon in curve.points if isfinite(epsilon))
 
 
 def _snippets(found: Estimate | None) -> list[tuple[str, str, str]]:
@@ -206,7 +205,7 @@ def as_python(sketch: PlanDraft, event: DpEvent) -> str:
             "with LedgerClient() as ledger:",
             f'    events = [{{"event": step, "count": {sketch.steps}}}]',
             f"    cost = ledger.compute_epsilon(events, delta={sketch.delta!r}{setting})",
-            '    print(f"limit needed: epsilon {cost.required_epsilon:.4f} at delta {cost.delta:g}")',
+            '    print(f"epsilon {cost.epsilon:.4f}, limit needed with a plan {cost.limit_needed.with_plan:.4f}")',
         )
     )
 

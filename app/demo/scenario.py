@@ -128,17 +128,17 @@ def _open_accounts(screen: Screen, url: str, key: str, patients: Patients) -> in
         )
         limit, event = Limit(epsilon=EPSILON, delta=DELTA), step_event()
         budget = client.create_budget(_BUDGET, parent=_POPULATION, limit=limit, planned=[event])
-        found = client.find_max_steps(event, epsilon=EPSILON, delta=DELTA)
+        steps = client.find_max_steps(event, epsilon=EPSILON, delta=DELTA).steps
     screen.say(
         f"The privacy office opened {population.path} ({patients.count} patient records, epsilon "
         f"{population.limit.epsilon:g}) and {budget.path} (epsilon {budget.limit.epsilon:g}), both at delta "
         f"{DELTA:g}"
     )
     screen.say(
-        f"The budget's plan is this training: it allows {found.steps} steps, {found.steps - found.steps_without_plan} "
-        f"more than the {found.steps_without_plan} of a budget without a plan"
+        f"The budget's plan is this training: it allows {steps.with_plan} steps, "
+        f"{steps.with_plan - steps.without_plan} more than the {steps.without_plan} of a budget without a plan"
     )
-    return found.steps_without_plan
+    return steps.without_plan
 
 
 def _train(screen: Screen, url: str, key: str, patients: Patients, seed: int | None) -> tuple[Run, TrainingResult]:

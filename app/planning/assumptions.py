@@ -1,13 +1,11 @@
-"""Assumptions shared by all planning requests, and warnings about results."""
+"""Assumptions shared by all planning requests, numbers with and without a plan, and warnings about results."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from math import inf
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from app.accounting.conversion import EpsilonAtOrder, epsilon_of_curve
-from app.accounting.curves import GRID_VERSION, HIGHEST, RdpCurve, finite_orders, orders
+from app.accounting.curves import GRID_VERSION, RdpCurve, finite_orders
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import (
     DpEvent,
@@ -27,6 +25,7 @@ from app.ledger.filter.filters import Limit, smallest_useful_epsilon
 from app.ledger.step_events import PricedStep, StepEvent, counts_of, total_cost
 
 Found = TypeVar("Found")
+Number = TypeVar("Number")
 
 VACUOUS_EPSILON = 20.0
 """Epsilon above which the guarantee is vacuous: e^epsilon is over 4.8e8."""
@@ -38,6 +37,19 @@ class Batches(StrEnum):
     POISSON = "poisson"
     FIXED = "fixed"
     SHUFFLED = "shuffled"
+
+
+@dataclass(frozen=True, slots=True)
+class ByPlan(Generic[Number]):
+    """A number for an account that declares all events as planned, and for one that declares none.
+
+    Args:
+        with_plan: never the worse one. That of an account without a plan where a plan cannot hold the events.
+        without_plan: by the Rényi orders that the first charge chooses.
+    """
+
+    with_plan: Number
+    without_plan: Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +68,6 @@ class PlanAssumptions:
     def curves(self, steps: Iterable[StepEvent]) -> dict[DpEvent, RdpCurve]:
         """Compute the curves of different events, on the newest grid."""
         return {event: event_curve(event, self.relation, GRID_VERSION) for event in counts_of(steps)}
-
-    def epsilon(self, steps: Sequence[StepEvent], total: RdpCurve, delta: float) -> tuple[EpsilonAtOrder, list[str]]:
-        """Convert the curve of a plan to epsilon at a delta, with warnings about both."""
-        found = epsilon_of_curve(orders(GRID_VERSION), total, delta)
-        return found, self.warnings(steps, delta) + about_epsilon(found, total, delta)
 
     def warnings(self, steps: Sequence[StepEvent], delta: float) -> list[str]:
         """List warnings about a plan's delta, batches, and parts that release nothing."""
@@ -99,15 +106,6 @@ def total_of(steps: Iterable[StepEvent], curves: Mapping[DpEvent, RdpCurve]) -> 
 _DRAWN = {Batches.FIXED: "of a fixed size", Batches.SHUFFLED: "taken in turn from shuffled data"}
 
 
-def about_epsilon(found: EpsilonAtOrder, total: RdpCurve, delta: float) -> list[str]:
-    """List warnings about the epsilon found on a curve at a delta."""
-    if found.epsilon == inf:
-        if total.delta_value() >= delta:
-            return [f"The events' own deltas, {total.delta_value():.4g} together, leave nothing of delta {delta:g}."]
-        return ["Every order is exhausted: this plan gives no protection."]
-    return about_order(found.order, found.epsilon > 0) + about_size(found.epsilon)
-
-
 def if_planned(search: Callable[[], Found]) -> tuple[Found | None, list[str]]:
     """Search for an account that declares a plan; None, with a warning, where a plan cannot hold the events."""
     try:
@@ -122,7 +120,7 @@ def _about_unplanned(error: UnsupportedEventError | PlanTooExpensiveError) -> st
     reason = str(error)
     if isinstance(error, PlanTooExpensiveError):
         reason = "To compute what a declared plan admits takes more work than a request may take."
-    return f"{reason} This result is that of an account without a plan."
+    return f"{reason} `with_plan` is the number of an account without a plan."
 
 
 def about_size(epsilon: float) -> list[str]:
@@ -149,15 +147,6 @@ def about_limit(limit: Limit) -> list[str]:
         "nothing but mechanisms whose loss is bounded, such as Laplace noise."
     )
     return [warning]
-
-
-def about_order(order: float, something_lost: bool) -> list[str]:  # noqa: FBT001 - the second of two facts
-    """Warn about an optimal order at the edge of the newest grid, if the bound there is positive."""
-    lowest = orders(GRID_VERSION)[0]
-    if not something_lost or order not in {lowest, HIGHEST}:
-        return []
-    edges = f"{lowest:g} to {HIGHEST:g}"
-    return [f"The optimal order {order:g} is at the edge of the grid ({edges}): the true value may be smaller."]
 
 
 def _with_parts(event: DpEvent) -> Iterator[DpEvent]:

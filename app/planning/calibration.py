@@ -1,9 +1,11 @@
 """Calibration: noise, steps or sampling with which an account admits all of a plan under a limit.
 
-An account that declares the plan as `planned` admits more than one that does not. So every answer has two numbers.
+An account that declares the plan as `planned` admits more than one that does not. So every answer has two numbers. The
+epsilon of an answer is at most that of the limit.
 UnsupportedEventError: the event has no sound bound under the relation, or not a single parameter of this kind.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,8 +16,7 @@ from app.accounting.calibration.solvers import (
     max_sampling_probability,
     min_noise_multiplier,
 )
-from app.accounting.conversion import epsilon_of_curve
-from app.accounting.curves import GRID_VERSION, RdpCurve, orders
+from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.accounting.events import (
     MAX_NOISE_MULTIPLIER,
     DpEvent,
@@ -26,11 +27,11 @@ from app.accounting.events import (
 )
 from app.accounting.rdp import event_curve
 from app.ledger.filter.filters import Limit
-from app.ledger.step_events import StepEvent
-from app.planning.assumptions import PlanAssumptions, about_epsilon, if_planned, total_of
-from app.planning.costs import pld_reading
+from app.ledger.step_events import StepEvent, counts_of
+from app.planning.assumptions import ByPlan, PlanAssumptions, if_planned, total_of
 from app.planning.plan_search import DeclaredTarget, max_planned_sampling, max_planned_steps, min_planned_noise
 from app.planning.renyi_limits import RenyiRule, first_curve
+from app.planning.tightest import tightest_epsilon
 
 
 @dataclass(frozen=True)
@@ -75,26 +76,22 @@ class Solution:
     """Parameter with which a plan meets its goal; None: no value suffices.
 
     Args:
-        value: for an account that declares the plan.
-        value_without_plan: for an account that declares none.
-        event: with this value.
-        epsilon: of the whole plan with it, at most the goal's.
-        optimal_order: at which that is smallest.
+        value: the parameter.
+        event: with the value for an account that declares the plan.
+        epsilon: of the whole plan with this event, at most the goal's.
         warnings: about the result.
     """
 
-    value: float | None
-    value_without_plan: float | None
+    value: ByPlan[float | None]
     event: DpEvent | None
     epsilon: float | None
     delta: float
-    optimal_order: float | None
     warnings: tuple[str, ...]
 
     @property
     def reachable(self) -> bool:
         """Whether any value suffices."""
-        return self.value is not None
+        return self.value.with_plan is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +99,18 @@ class Steps:
     """Number of steps that meet a goal.
 
     Args:
-        steps: the maximum of an account that declares the plan; 0 if not even one fits.
-        steps_without_plan: the maximum of an account that declares none.
-        epochs: whole epochs in `steps`; None without a length of an epoch.
-        epsilon: of `steps` and the other planned events, at most the goal's. None if the other events exceed the goal.
+        steps: the maximum; 0 if not even one fits.
+        epochs: whole epochs in the steps of an account that declares the plan; None without a length of an epoch.
+        epsilon: of these steps and the other planned events, at most the goal's. None if the other events exceed it.
         epsilon_after_epochs: the same for the whole epochs.
-        optimal_order: at which `epsilon` is smallest.
         warnings: about the result.
     """
 
-    steps: int
-    steps_without_plan: int
+    steps: ByPlan[int]
     epochs: int | None
     epsilon: float | None
     epsilon_after_epochs: float | None
     delta: float
-    optimal_order: float | None
     warnings: tuple[str, ...]
 
 
@@ -133,7 +126,7 @@ def smallest_noise(event: DpEvent, count: int, goal: CalibrationGoal) -> Solutio
     found = min((each for each in (declared, without) if each is not None), default=None)
     if found is None:
         return _unreachable(goal, f"a noise multiplier of {MAX_NOISE_MULTIPLIER:g}")
-    return _solution(found, without, StepEvent(with_noise_multiplier(event, found), count), goal, warnings)
+    return _solution(ByPlan(found, without), with_noise_multiplier(event, found), count, goal, warnings)
 
 
 def largest_sampling(event: DpEvent, count: int, goal: CalibrationGoal) -> Solution:
@@ -148,7 +141,7 @@ def largest_sampling(event: DpEvent, count: int, goal: CalibrationGoal) -> Solut
     found = max((each for each in (declared, without) if each is not None), default=None)
     if found is None:
         return _unreachable(goal, f"a sampling probability of {MIN_SAMPLING_PROBABILITY:g}")
-    return _solution(found, without, StepEvent(with_sampling_probability(event, found), count), goal, warnings)
+    return _solution(ByPlan(found, without), with_sampling_probability(event, found), count, goal, warnings)
 
 
 def most_steps(event: DpEvent, goal: CalibrationGoal, steps_per_epoch: int | None = None) -> Steps:
@@ -157,47 +150,43 @@ def most_steps(event: DpEvent, goal: CalibrationGoal, steps_per_epoch: int | Non
     curve = event_curve(event, goal.setting.relation, GRID_VERSION)
     without = max_count(curve, other_cost, rule)
     declared, unplanned = if_planned(lambda: max_planned_steps(event, goal.declared(), without))
-    steps = max(declared or 0, without)
+    steps = ByPlan(max(declared or 0, without), without)
     warnings = [*goal.setting.warnings((StepEvent(event, 1), *goal.other_events), goal.delta), *unplanned]
-    epochs = None if steps_per_epoch is None else steps // steps_per_epoch
-    if steps == 0:
+    epochs = None if steps_per_epoch is None else steps.with_plan // steps_per_epoch
+    if not steps.with_plan:
         warnings.append(_why(goal, "one step"))
         if not _others_fit(goal):
-            return Steps(0, 0, epochs, None, None, goal.delta, None, tuple(warnings))
-    grid, total = orders(GRID_VERSION), other_cost + curve.times(steps)
-    found = epsilon_of_curve(grid, total, goal.delta)
-    reached = _epsilon(found.epsilon, event, steps, goal)
-    warnings += about_epsilon(found, total, goal.delta)
+            return Steps(steps, epochs, None, None, goal.delta, tuple(warnings))
+    reached, about = _reached(event, steps.with_plan, goal)
     whole = None
     if steps_per_epoch is not None:
-        fewer = steps - steps % steps_per_epoch
-        by_rdp = epsilon_of_curve(grid, other_cost + curve.times(fewer), goal.delta).epsilon
-        whole = _epsilon(by_rdp, event, fewer, goal)
-    order = None if total.is_zero else found.order
-    return Steps(steps, without, epochs, reached, whole, goal.delta, order, tuple(warnings))
+        whole, _ = _reached(event, steps.with_plan - steps.with_plan % steps_per_epoch, goal)
+    return Steps(steps, epochs, reached, whole, goal.delta, (*warnings, *about))
 
 
 def _solution(
-    value: float, without: float | None, step: StepEvent, goal: CalibrationGoal, unplanned: list[str]
+    value: ByPlan[float | None], event: DpEvent, count: int, goal: CalibrationGoal, unplanned: list[str]
 ) -> Solution:
-    total = goal.other_cost + goal.setting.curve([step])
-    found, warnings = goal.setting.epsilon((*goal.other_events, step), total, goal.delta)
-    warnings += unplanned
-    reached = _epsilon(found.epsilon, step.event, step.count, goal)
-    return Solution(value, without, step.event, reached, goal.delta, found.order, tuple(warnings))
+    reached, about = _reached(event, count, goal)
+    warnings = goal.setting.warnings((*goal.other_events, StepEvent(event, count)), goal.delta)
+    return Solution(value, event, reached, goal.delta, (*warnings, *about, *unplanned))
 
 
-def _epsilon(by_rdp: float, event: DpEvent, count: int, goal: CalibrationGoal) -> float:
-    """Compute the epsilon of what meets a goal: by Rényi divergence or, if that is above it, by loss distributions."""
-    if by_rdp <= goal.epsilon:
-        return by_rdp
-    planned = (*goal.other_events, *([StepEvent(event, count)] if count else []))
-    return min([goal.epsilon, *(each.value for each in pld_reading(planned, goal.setting, goal.delta))])
+def _reached(event: DpEvent, count: int, goal: CalibrationGoal) -> tuple[float, list[str]]:
+    """Compute the epsilon of what meets a goal, with warnings.
+
+    A limit is proven to hold for it. So it is cut to the goal's where its own lattice shows more, by a digit of its
+    rounding.
+    """
+    counts = Counter(counts_of(goal.other_events)) + Counter({event: count})
+    total = goal.other_cost + event_curve(event, goal.setting.relation, GRID_VERSION).times(count)
+    found = tightest_epsilon(counts, total, goal.delta, goal.setting)
+    return min(found.value, goal.epsilon), found.warnings(total, goal.delta)
 
 
 def _unreachable(goal: CalibrationGoal, extreme: str) -> Solution:
     warnings = goal.setting.warnings(goal.other_events, goal.delta)
-    return Solution(None, None, None, None, goal.delta, None, (*warnings, _why(goal, extreme)))
+    return Solution(ByPlan(None, None), None, None, goal.delta, (*warnings, _why(goal, extreme)))
 
 
 def _others_fit(goal: CalibrationGoal) -> bool:

@@ -1,4 +1,4 @@
-"""Costs of a plan: epsilon for a delta, delta for an epsilon, and Laplace noise.
+"""Costs of a plan: epsilon for a delta, delta for an epsilon, the limit that it needs, and Laplace noise.
 
 A plan is fixed in advance and has at least one event. UnsupportedEventError: an event has no sound bound under the
 relation.
@@ -6,38 +6,23 @@ relation.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf
 
 from app.accounting.composed_releases import compose_releases
 from app.accounting.conversion import delta_of_curve, epsilon_of_curve
 from app.accounting.curves import GRID_VERSION, RdpCurve, orders
-from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
-from app.accounting.events import DpEvent
+from app.accounting.errors import InvalidEventError
+from app.accounting.events import DpEvent, Laplace
 from app.accounting.formulas.mechanisms import bound_of_tail, epsilon_of_laplace, laplace_rdp, scale_of_tail
-from app.accounting.pld.accountant import pld_delta, pld_epsilon
-from app.accounting.pricing_effort import bounded_apart
 from app.accounting.zcdp import ZcdpBound, total_zcdp_bound
-from app.ledger.governance.filter_weights import DECLARED_SHARE
 from app.ledger.step_events import StepEvent, counts_of
-from app.planning.assumptions import PlanAssumptions, about_order, about_size, if_planned, total_of
+from app.planning.assumptions import ByPlan, PlanAssumptions, about_size, if_planned, total_of
 from app.planning.declared_plans import DeclaredPlan
 from app.planning.renyi_limits import first_curve, required_delta, required_epsilon
+from app.planning.tightest import tightest_delta, tightest_epsilon
 
-PLAN_FILTER = (
-    "The smallest limit of an account that declares all of this as planned: privacy loss distributions with "
-    f"{DECLARED_SHARE:g} of delta, valid if noise, order and stopping are chosen while looking at earlier outputs."
-)
-RENYI_FILTER = (
-    "The smallest limit of an account that declares no plan: up to nine Rényi orders, chosen by the first event, share "
-    "delta."
-)
-RDP = (
-    "The best of all orders by the improved conversion (Canonne, Kamath, Steinke 2020): what in-process accountants "
-    "print, for plans fixed in advance."
-)
+RDP = "The best Rényi order (Canonne, Kamath, Steinke 2020): Opacus' and dp_accounting's RDP accountants."
 PLD = (
-    "Privacy loss distributions, rounded up (Doroshenko et al. 2022): usually the smallest, for plans fixed in "
-    "advance; own deltas d compose to 1 - (1 - d)^n."
+    "Privacy loss distributions, rounded up (Doroshenko et al. 2022): dp_accounting's PLD accountant, and Opacus' PRV."
 )
 CLASSIC = "The best of all orders by the conversion of 2017 (Mironov), ln(1/delta) / (order - 1): older tools."
 ZCDP = "xi + rho + 2 sqrt(rho ln(1/delta)) (Bun, Steinke 2016), for plans without sampling: zCDP monitors."
@@ -52,35 +37,32 @@ GAUSSIAN = "Exact for Gaussian noise without sampling (Balle, Wang 2018): no bou
 
 
 @dataclass(frozen=True, slots=True)
-class AccountantReading:
-    """Epsilon or delta by one method, the order at which it is smallest, and formula and source."""
+class Comparison:
+    """Epsilon or delta of a plan as another accountant computes it, and formula and source."""
 
     name: str
     value: float
-    optimal_order: float | None
     note: str
 
 
 @dataclass(frozen=True, slots=True)
 class PlanCost:
-    """Cost of a plan, in nats, by all applicable methods; epsilon is infinite without a bound.
+    """Cost of a plan, in nats; epsilon is infinite without a bound.
 
     Args:
-        epsilon: as in-process accountants print it, by Rényi curves, for a plan fixed in advance.
+        epsilon: the smallest that is proven for a plan fixed in advance.
         delta: of this epsilon.
-        required: the smallest epsilon at this delta, or delta at this epsilon, of a limit under which an account admits
-            all of it: declared as planned, or else without a plan. None for the delta at epsilon 0, which no limit has.
-        optimal_order: at which `epsilon` is smallest.
+        limit_needed: the smallest epsilon at this delta, or delta at this epsilon, of a limit under which an account
+            admits all of it. None for the delta at epsilon 0, which no limit has.
         warnings: about the plan and the result.
-        accountants: epsilons at this delta, or deltas at this epsilon.
+        comparisons: epsilons at this delta, or deltas at this epsilon, as other accountants compute them.
     """
 
     epsilon: float
     delta: float
-    required: float | None
-    optimal_order: float | None
+    limit_needed: ByPlan[float] | None
     warnings: tuple[str, ...]
-    accountants: tuple[AccountantReading, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +73,8 @@ class LaplaceCost:
         scale: b of the noise, in the data's unit.
         bound: of the absolute noise, kept with `probability`.
         noise_multiplier: scale over sensitivity, as in a `laplace` event.
-        epsilon: of one release, pure.
-        epsilon_basic: of all releases, pure: their sum.
-        epsilon_rdp: of all releases at delta; None without a delta.
-        optimal_order: of the Rényi bound; None without a delta or a bound.
+        epsilon: of all releases, at delta if there is one.
+        epsilon_per_release: of one release, pure.
     """
 
     scale: float
@@ -102,9 +82,7 @@ class LaplaceCost:
     probability: float
     noise_multiplier: float
     epsilon: float
-    epsilon_basic: float
-    epsilon_rdp: float | None
-    optimal_order: float | None
+    epsilon_per_release: float
     warnings: tuple[str, ...]
 
 
@@ -124,125 +102,97 @@ class LaplaceNoise:
 
 
 def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssumptions) -> PlanCost:
-    """Compute the epsilon of a plan at delta in [1e-30, 0.5), by every method."""
+    """Compute the epsilon of a plan at delta in [1e-30, 0.5), and the limit that it needs."""
     curves = setting.curves(steps)
     total = total_of(steps, curves)
-    found, warnings = setting.epsilon(steps, total, delta)
+    found = tightest_epsilon(counts_of(steps), total, delta, setting)
+    near = found.rdp.epsilon
+    without = required_epsilon(total, first_curve(steps, curves), delta, near)
+    limit, unplanned = _limit_needed(steps, setting, curves, without, lambda plan: plan.required_epsilon(delta, near))
     classic = epsilon_of_curve(orders(GRID_VERSION), total, delta, "classic")
-    order = None if found.epsilon == inf else found.order
-    by_orders = required_epsilon(total, first_curve(steps, curves), delta, found.epsilon)
-    declared, unplanned = _declared(steps, setting, curves, lambda plan: plan.required_epsilon(delta, found.epsilon))
-    accountants = (
-        *declared,
-        AccountantReading("renyi_filter", by_orders, None, RENYI_FILTER),
-        AccountantReading("rdp", found.epsilon, order, RDP),
-        *pld_reading(steps, setting, delta),
-        AccountantReading("rdp_classic", classic.epsilon, None if classic.epsilon == inf else classic.order, CLASSIC),
+    comparisons = (
+        Comparison("rdp", found.rdp.epsilon, RDP),
+        *_pld(found.pld),
+        Comparison("rdp_classic", classic.epsilon, CLASSIC),
         *_unsampled(steps, setting, lambda plan: plan.epsilon(delta), lambda plan: plan.exact_epsilon(delta)),
         *_by_composition(steps, setting, delta),
     )
-    required = min([by_orders, *(each.value for each in declared)])
-    return PlanCost(found.epsilon, delta, required, order, (*warnings, *unplanned), accountants)
+    warnings = (*setting.warnings(steps, delta), *found.warnings(total, delta), *unplanned)
+    return PlanCost(found.value, delta, limit, warnings, comparisons)
 
 
 def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: PlanAssumptions) -> PlanCost:
-    """Compute the smallest proven delta of a plan at epsilon in [0, 10000], by every method."""
+    """Compute the smallest proven delta of a plan at epsilon in [0, 10000], with the same beside it."""
     curves = setting.curves(steps)
     total = total_of(steps, curves)
-    found = delta_of_curve(orders(GRID_VERSION), total, epsilon)
-    classic = delta_of_curve(orders(GRID_VERSION), total, epsilon, "classic")
-    order = found.order if found.delta < 1 else None
-    limits, unplanned = _delta_limits(steps, setting, curves, epsilon, found.delta)
-    accountants = (
-        *limits,
-        AccountantReading("rdp", found.delta, order, RDP),
-        *_by_loss_distributions(steps, lambda events: pld_delta(events, setting.relation, epsilon)),
-        AccountantReading("rdp_classic", classic.delta, classic.order if classic.delta < 1 else None, CLASSIC),
+    found = tightest_delta(counts_of(steps), total, epsilon, setting)
+    limit: ByPlan[float] | None = None
+    unplanned: list[str] = []
+    if epsilon:  # no limit has an epsilon of 0
+        near = found.rdp.delta
+        without = required_delta(total, first_curve(steps, curves), epsilon, near)
+        limit, unplanned = _limit_needed(
+            steps, setting, curves, without, lambda plan: plan.required_delta(epsilon, near)
+        )
+    comparisons = (
+        Comparison("rdp", found.rdp.delta, RDP),
+        *_pld(found.pld),
+        Comparison("rdp_classic", delta_of_curve(orders(GRID_VERSION), total, epsilon, "classic").delta, CLASSIC),
         *_unsampled(steps, setting, lambda plan: plan.delta(epsilon), lambda plan: plan.exact_delta(epsilon)),
     )
-    warnings = setting.warnings(steps, found.delta) + about_size(epsilon)
-    if found.delta >= 1:
-        warnings.append(f"Nothing is proven at epsilon {epsilon:g}: a delta of 1 gives no protection.")
-    else:
-        warnings += about_order(found.order, something_lost=found.delta > 0)
-    required = min((each.value for each in limits), default=None)
-    return PlanCost(epsilon, found.delta, required, order, (*warnings, *unplanned), accountants)
+    warnings = setting.warnings(steps, found.value) + about_size(epsilon) + found.warnings(epsilon)
+    return PlanCost(epsilon, found.value, limit, (*warnings, *unplanned), comparisons)
 
 
 def plan_laplace(noise: LaplaceNoise, releases: int, delta: float | None) -> LaplaceCost:
-    """Compute the cost of releases about the same unit with Laplace noise in every coordinate.
-
-    Without a delta there is no Rényi bound, only the pure epsilon.
-    """
+    """Compute the cost of releases about the same unit with Laplace noise in every coordinate."""
     if noise.scale is None:
         assert noise.bound is not None, "either the scale or the bound is given"
         scale, bound = scale_of_tail(noise.bound, noise.probability), noise.bound
     else:
         scale, bound = noise.scale, bound_of_tail(noise.scale, noise.probability)
-    epsilon = epsilon_of_laplace(scale, noise.l1_sensitivity)
-    basic = epsilon * releases
-    by_rdp = order = None
-    if delta is not None:
-        grid = orders(GRID_VERSION)
-        curve = RdpCurve.from_nats(laplace_rdp(scale / noise.l1_sensitivity, grid)).times(releases)
-        found = epsilon_of_curve(grid, curve, delta)
-        by_rdp, order = (found.epsilon, found.order) if found.epsilon < inf else (inf, None)
+    per_release = epsilon_of_laplace(scale, noise.l1_sensitivity)
+    multiplier = scale / noise.l1_sensitivity
+    pure = per_release * releases
+    epsilon = pure if delta is None else min(pure, _laplace_epsilon(multiplier, releases, delta))
     return LaplaceCost(
         scale=scale,
         bound=bound,
         probability=noise.probability,
-        noise_multiplier=scale / noise.l1_sensitivity,
+        noise_multiplier=multiplier,
         epsilon=epsilon,
-        epsilon_basic=basic,
-        epsilon_rdp=by_rdp,
-        optimal_order=order,
-        warnings=tuple(about_size(min(basic, inf if by_rdp is None else by_rdp))),
+        epsilon_per_release=per_release,
+        warnings=tuple(about_size(epsilon)),
     )
 
 
-def _declared(
-    steps: tuple[StepEvent, ...],
-    setting: PlanAssumptions,
-    curves: Mapping[DpEvent, RdpCurve],
-    required: Callable[[DeclaredPlan], float],
-) -> tuple[list[AccountantReading], list[str]]:
-    """Find the limit of an account that declares the plan; none, with a warning, where it cannot be declared."""
-    found, warnings = if_planned(lambda: required(DeclaredPlan.of(steps, setting.relation, curves)))
-    return [] if found is None else [AccountantReading("plan_filter", found, None, PLAN_FILTER)], warnings
-
-
-def _delta_limits(
-    steps: tuple[StepEvent, ...],
-    setting: PlanAssumptions,
-    curves: Mapping[DpEvent, RdpCurve],
-    epsilon: float,
-    fixed: float,
-) -> tuple[list[AccountantReading], list[str]]:
-    """Find the smallest deltas of limits with this epsilon; none at epsilon 0, which no limit has."""
-    if not epsilon:
-        return [], []
-    by_orders = required_delta(total_of(steps, curves), first_curve(steps, curves), epsilon, fixed)
-    declared, unplanned = _declared(steps, setting, curves, lambda plan: plan.required_delta(epsilon, fixed))
-    return [*declared, AccountantReading("renyi_filter", by_orders, None, RENYI_FILTER)], unplanned
-
-
-def pld_reading(steps: tuple[StepEvent, ...], setting: PlanAssumptions, delta: float) -> list[AccountantReading]:
-    """Compute the epsilon of a plan by loss distributions; none where they are unknown or take too long."""
-    return _by_loss_distributions(steps, lambda events: pld_epsilon(events, setting.relation, delta))
-
-
-def _by_loss_distributions(
-    steps: tuple[StepEvent, ...], found: Callable[[Mapping[DpEvent, int]], float]
-) -> list[AccountantReading]:
-    """Compute the reading by privacy loss distributions; none where they are unknown or take too long."""
+def _laplace_epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
+    """Compute the epsilon of Laplace noise at delta; of noise that no event may have, by its Rényi curve alone."""
+    curve = RdpCurve.from_nats(laplace_rdp(noise_multiplier, orders(GRID_VERSION))).times(releases)
     try:
-        with bounded_apart():
-            return [AccountantReading("pld", found(counts_of(steps)), None, PLD)]
-    except (UnsupportedEventError, PlanTooExpensiveError):
-        return []
+        counts: dict[DpEvent, int] = {Laplace(noise_multiplier): releases}
+    except InvalidEventError:
+        return epsilon_of_curve(orders(GRID_VERSION), curve, delta).epsilon
+    return tightest_epsilon(counts, curve, delta, PlanAssumptions()).value
 
 
-def _by_composition(steps: tuple[StepEvent, ...], setting: PlanAssumptions, delta: float) -> list[AccountantReading]:
+def _limit_needed(
+    steps: tuple[StepEvent, ...],
+    setting: PlanAssumptions,
+    curves: Mapping[DpEvent, RdpCurve],
+    without: float,
+    required: Callable[[DeclaredPlan], float],
+) -> tuple[ByPlan[float], list[str]]:
+    """Find the limit of an account that declares the plan, beside that without; with a warning where it cannot."""
+    found, warnings = if_planned(lambda: required(DeclaredPlan.of(steps, setting.relation, curves)))
+    return ByPlan(without if found is None else min(found, without), without), warnings
+
+
+def _pld(found: float | None) -> list[Comparison]:
+    return [] if found is None else [Comparison("pld", found, PLD)]
+
+
+def _by_composition(steps: tuple[StepEvent, ...], setting: PlanAssumptions, delta: float) -> list[Comparison]:
     """Compute the readings of textbooks, which are for equal steps."""
     counts = counts_of(steps)
     if len(counts) > 1:
@@ -252,10 +202,10 @@ def _by_composition(steps: tuple[StepEvent, ...], setting: PlanAssumptions, delt
     if found is None:
         return []
     return [
-        AccountantReading("optimal_composition", found.optimal, None, OPTIMAL),
-        AccountantReading("advanced_composition", found.advanced, None, ADVANCED),
-        AccountantReading("basic_composition", found.basic, None, BASIC),
-        AccountantReading("textbook", found.textbook, None, TEXTBOOK),
+        Comparison("optimal_composition", found.optimal, OPTIMAL),
+        Comparison("advanced_composition", found.advanced, ADVANCED),
+        Comparison("basic_composition", found.basic, BASIC),
+        Comparison("textbook", found.textbook, TEXTBOOK),
     ]
 
 
@@ -264,12 +214,12 @@ def _unsampled(
     setting: PlanAssumptions,
     zcdp: Callable[[ZcdpBound], float],
     exact: Callable[[ZcdpBound], float],
-) -> list[AccountantReading]:
+) -> list[Comparison]:
     """Compute the readings that require a plan without sampling."""
     plan = total_zcdp_bound(((step.event, step.count) for step in steps), setting.relation)
     if plan is None:
         return []
-    found = [AccountantReading("zcdp", zcdp(plan), None, ZCDP)]
+    found = [Comparison("zcdp", zcdp(plan), ZCDP)]
     if plan.is_gaussian:
-        found.append(AccountantReading("analytic_gaussian", exact(plan), None, GAUSSIAN))
+        found.append(Comparison("analytic_gaussian", exact(plan), GAUSSIAN))
     return found

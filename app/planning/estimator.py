@@ -1,5 +1,6 @@
 """Estimates for interactive plans: costs by every method, and parameters that fit."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -15,16 +16,16 @@ from app.accounting.events import (
 )
 from app.accounting.pricing_effort import bounded
 from app.ledger.step_events import StepEvent
-from app.planning.assumptions import PlanAssumptions
+from app.planning.assumptions import ByPlan, PlanAssumptions
 from app.planning.calibration import CalibrationGoal, Solution, Steps, most_steps, smallest_noise
 from app.planning.costs import PlanCost, plan_epsilon
-from app.planning.trajectories import PlanPoint, trajectory_at
+from app.planning.trajectories import epsilons_at, trajectory_at
 
-OTHER_NOISES: Final = (0.75, 1.0, 1.5, 2.0)
-"""Factors of the draft's noise for the curves."""
+OTHER_NOISES: Final = (0.75, 1.5, 2.0)
+"""Factors of the draft's noise for other curves, which have half of the points."""
 
 POINTS: Final = 13
-"""Points of a curve, at most: dense where it is steep, so that the lines between them look smooth."""
+"""Points of the draft's curves, at most: dense where they are steep, so that the lines between them look smooth."""
 
 REMEMBERED: Final = 128
 """Cached estimates of some 10 KB each: sliders and polling repeat requests."""
@@ -61,10 +62,10 @@ class PlanDraft:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Epsilon by step for one noise multiplier, and of the limit that the steps so far need."""
+    """Numbers over steps, for a noise multiplier: pairs of a step and an epsilon."""
 
     noise: float
-    points: tuple[PlanPoint, ...]
+    points: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,9 @@ class Estimate:
         costs: by relation.
         noise: minimum noise with which an account admits all steps.
         most: maximum number of steps with the draft's noise.
-        curves: epsilon by step for several noise multipliers, at the same steps.
+        epsilons: of the draft over its steps.
+        limits: needed by the steps so far, if the account declares them.
+        others: epsilons over steps for other noise multipliers.
     """
 
     sketch: PlanDraft
@@ -84,7 +87,9 @@ class Estimate:
     costs: dict[NeighboringRelation, PlanCost]
     noise: Solution
     most: Steps
-    curves: tuple[Curve, ...]
+    epsilons: Curve
+    limits: Curve
+    others: tuple[Curve, ...]
 
     @property
     def cost(self) -> PlanCost:
@@ -92,25 +97,15 @@ class Estimate:
         return self.costs[self.sketch.relation]
 
     @property
-    def required_epsilon(self) -> float:
-        """Minimum limit of an account that declares the plan."""
-        assert self.cost.required is not None, "only a delta at epsilon 0 has no limit"
-        return self.cost.required
-
-    @property
-    def required_without_plan(self) -> float:
-        """Minimum limit of an account that declares no plan."""
-        return next(each.value for each in self.cost.accountants if each.name == "renyi_filter")
-
-    @property
-    def is_planned(self) -> bool:
-        """Whether the limit needed is that of an account that declares the plan; a plan cannot hold every event."""
-        return any(each.name == "plan_filter" for each in self.cost.accountants)
+    def limit_needed(self) -> ByPlan[float]:
+        """Epsilon of the minimum limit of an account for the plan."""
+        assert self.cost.limit_needed is not None, "only a delta at epsilon 0 has no limit"
+        return self.cost.limit_needed
 
     @property
     def fits(self) -> bool:
         """Whether an empty account with the draft's limit admits the whole plan, which it declares."""
-        return self.required_epsilon <= self.sketch.epsilon
+        return self.limit_needed.with_plan <= self.sketch.epsilon
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -124,26 +119,27 @@ def estimate(sketch: PlanDraft) -> Estimate:
         noise = smallest_noise(event, sketch.steps, goal)
     with bounded():
         most = most_steps(event, goal)
-    return Estimate(sketch, event, costs, noise, most, tuple(_curves(sketch)))
-
-
-def _curves(sketch: PlanDraft) -> list[Curve]:
-    """Compute the curves of the draft's noise and of others, the smallest first."""
-    noises = {
-        min(max(float(f"{factor * sketch.noise:.4g}"), MIN_NOISE_MULTIPLIER), MAX_NOISE_MULTIPLIER)
-        if factor != 1
-        else sketch.noise
-        for factor in OTHER_NOISES
-    }
     last = POINTS - 1
     places = sorted({1 + (sketch.steps - 1) * place**2 // last**2 for place in range(POINTS)})
-    found = []
-    for noise in sorted(noises):
-        event = sketch.event(noise)
+    with bounded():
+        points = trajectory_at(places, (StepEvent(event, sketch.steps),), sketch.delta, sketch.setting).points
+    epsilons = Curve(sketch.noise, tuple((point.step, point.epsilon) for point in points))
+    limits = Curve(sketch.noise, tuple((point.step, point.limit_needed_with_plan) for point in points))
+    return Estimate(sketch, event, costs, noise, most, epsilons, limits, tuple(_others(sketch, places)))
+
+
+def _others(sketch: PlanDraft, places: list[int]) -> Iterator[Curve]:
+    """Compute the curves of other noises, the smallest first."""
+    half = places[::-2][::-1]
+    noises = {
+        min(max(float(f"{each * sketch.noise:.4g}"), MIN_NOISE_MULTIPLIER), MAX_NOISE_MULTIPLIER)
+        for each in OTHER_NOISES
+    }
+    for noise in sorted(noises - {sketch.noise}):
+        steps = (StepEvent(sketch.event(noise), sketch.steps),)
         with bounded():
-            way = trajectory_at(places, (StepEvent(event, sketch.steps),), sketch.delta, sketch.setting)
-        found.append(Curve(noise, way.points))
-    return found
+            epsilons = epsilons_at(half, steps, sketch.delta, sketch.setting)
+        yield Curve(noise, tuple(zip(half, epsilons, strict=True)))
 
 
 def _costs(sketch: PlanDraft) -> dict[NeighboringRelation, PlanCost]:

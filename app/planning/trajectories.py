@@ -1,33 +1,37 @@
 """Trajectories: epsilon after the steps of a plan, and the smallest limit that admits the steps so far.
 
-The limit is computed at some of the points. One between them has the limit of the next of these, which is proven: what
-admits more steps admits fewer.
+The limit and the loss distributions are computed at some of the points. A point between them has the number of the next
+of these, which is proven: more steps never lose less.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
-from typing import Final
+from typing import Final, Self
 
 from app.accounting.conversion import curves_after, epsilon_trajectory, spread
 from app.accounting.curves import RdpCurve
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import DpEvent
+from app.accounting.pld.accountant import pld_epsilon
 from app.accounting.pld.plans import FINE
-from app.accounting.pricing_effort import use_effort
+from app.accounting.pricing_effort import bounded_apart, use_effort
 from app.ledger.filter.filters import Limit
-from app.ledger.step_events import StepEvent
+from app.ledger.step_events import StepEvent, counts_of, first_steps
 from app.planning.assumptions import PlanAssumptions, if_planned
 from app.planning.declared_plans import EPSILONS, DeclaredPlan
 from app.planning.renyi_limits import first_curve, required_epsilon
+from app.planning.tightest import TightestEpsilon, tightest_epsilon
 
 POINT: Final = 120
 """Maximum time of a trajectory's point, in microseconds."""
 
 KNOTS: Final = 32
-"""Points at which the limit is computed, at most. It rises by about 3 % of the last one from one to the next."""
+"""Points at which more than Rényi curves is computed, at most. The limit rises by about 3 % of the last one from one to
+the next."""
 
 FEWEST: Final = 8
 """If the limit of a declared plan is computed at fewer points, that without a plan says more about the others."""
@@ -42,14 +46,14 @@ class PlanPoint:
 
     Args:
         step: number of steps, from 1.
-        epsilon: of these steps, as in-process accountants print it.
-        required_epsilon: of the smallest limit under which an account admits these steps, declared as planned or
-            without a plan, or a little larger.
+        epsilon: of these steps, the smallest that is proven for a plan fixed in advance, or a little larger.
+        limit_needed_with_plan: epsilon of the smallest limit under which an account that declares these steps admits
+            them, or a little larger.
     """
 
     step: int
     epsilon: float
-    required_epsilon: float
+    limit_needed_with_plan: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +84,29 @@ def trajectory_at(
     places: Sequence[int], steps: tuple[StepEvent, ...], delta: float, setting: PlanAssumptions
 ) -> Trajectory:
     """Compute the epsilon of a plan after increasing numbers of its steps, the last of which is all; as above."""
-    use_effort(POINT * len(places))
-    curves = setting.curves(steps)
-    parts = [(curves[step.event], step.count) for step in steps]
-    points = epsilon_trajectory(parts, delta, places)
-    known = _knots(_sizes(parts, places))
-    totals = curves_after(parts, [places[at] for at in known])
-    knots = [_Knot(*each, points[at].epsilon) for at, each in zip(known, totals, strict=True)]
-    found, unplanned = _Limits(steps, delta, setting, curves, knots).required()
-    required = dict(zip(known, found, strict=True))
-    # More steps never need a smaller limit. So each limit holds for fewer steps, too.
-    needed = list(accumulate((required.get(at, inf) for at in reversed(range(len(places)))), min))[::-1]
-    _, warnings = setting.epsilon(steps, knots[-1].total, delta)
+    begun = _Beginnings.of(places, steps, delta, setting)
+    whole = begun.whole()
+    limits, unplanned = _Limits(steps, delta, setting, begun.curves, begun.knots).needed()
+    needed = _from_the_next(dict(zip(begun.known, limits, strict=True)), len(places))
     return Trajectory(
-        tuple(PlanPoint(point.step, point.epsilon, limit) for point, limit in zip(points, needed, strict=True)),
+        tuple(map(PlanPoint, places, begun.epsilons(whole), needed)),
         places[-1],
         delta,
-        (*warnings, *unplanned),
+        (*setting.warnings(steps, delta), *whole.warnings(begun.knots[-1].total, delta), *unplanned),
     )
+
+
+def epsilons_at(
+    places: Sequence[int], steps: tuple[StepEvent, ...], delta: float, setting: PlanAssumptions
+) -> list[float]:
+    """Compute the epsilons of a trajectory alone; as `trajectory_at`."""
+    begun = _Beginnings.of(places, steps, delta, setting)
+    return begun.epsilons(begun.whole())
+
+
+def _from_the_next(known: Mapping[int, float], count: int) -> list[float]:
+    """Give each of `count` places the smallest of the numbers that are known there or later; infinite without any."""
+    return list(accumulate((known.get(at, inf) for at in reversed(range(count))), min))[::-1]
 
 
 def _sizes(parts: Sequence[tuple[RdpCurve, int]], steps: Sequence[int]) -> list[int]:
@@ -120,11 +129,59 @@ def _knots(sizes: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Knot:
-    """The first steps of a plan: their number, their curve, and their epsilon as in-process accountants print it."""
+    """The first steps of a plan: their number, their curve, and their epsilon at the best Rényi order."""
 
     steps: int
     total: RdpCurve
     epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginnings:
+    """The first steps of a plan, at increasing places.
+
+    Args:
+        curves: of the different events.
+        by_orders: epsilon at the best Rényi order, at each place.
+        known: indices of the places of the knots, the last one among them.
+        knots: the first steps at these.
+    """
+
+    places: Sequence[int]
+    items: tuple[StepEvent, ...]
+    delta: float
+    setting: PlanAssumptions
+    curves: Mapping[DpEvent, RdpCurve]
+    by_orders: Sequence[float]
+    known: Sequence[int]
+    knots: Sequence[_Knot]
+
+    @classmethod
+    def of(cls, places: Sequence[int], items: tuple[StepEvent, ...], delta: float, setting: PlanAssumptions) -> Self:
+        """Compute the Rényi curves."""
+        use_effort(POINT * len(places))
+        curves = setting.curves(items)
+        parts = [(curves[step.event], step.count) for step in items]
+        by_orders = [point.epsilon for point in epsilon_trajectory(parts, delta, places)]
+        known = _knots(_sizes(parts, places))
+        totals = curves_after(parts, [places[at] for at in known])
+        knots = [_Knot(*each, by_orders[at]) for at, each in zip(known, totals, strict=True)]
+        return cls(places, items, delta, setting, curves, by_orders, known, knots)
+
+    def whole(self) -> TightestEpsilon:
+        """Compute the epsilon of all of the plan."""
+        return tightest_epsilon(counts_of(self.items), self.knots[-1].total, self.delta, self.setting)
+
+    def epsilons(self, whole: TightestEpsilon) -> list[float]:
+        """Compute the epsilon at each place: by orders, or by loss distributions at the next knot, if it is less."""
+        last = len(self.known) - 1
+        found = dict(enumerate(self.by_orders)) | {self.known[last]: whole.value}
+        if whole.pld is not None:
+            with suppress(PlanTooExpensiveError), bounded_apart():
+                for at in (self.known[knot] for knot in _coarse_to_fine(last)):
+                    counts = counts_of(first_steps(self.items, self.places[at]))
+                    found[at] = min(found[at], pld_epsilon(counts, self.setting.relation, self.delta))
+        return _from_the_next(found, len(self.places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +194,14 @@ class _Limits:
     curves: Mapping[DpEvent, RdpCurve]
     knots: Sequence[_Knot]
 
-    def required(self) -> tuple[list[float], list[str]]:
+    def needed(self) -> tuple[list[float], list[str]]:
         """Find the epsilon of a limit for each knot; infinite where none is known. With warnings."""
         last = len(self.knots) - 1
         planned, warnings = if_planned(self._planned)
         known = planned or {}
         if planned is not None and len(planned) < min(FEWEST, len(self.knots)):
             warnings = [_ABOUT_FEW]
-        # By orders, no limit is below the epsilon of in-process accountants.
+        # By orders, no limit is below the epsilon at the best one.
         unknown = 0.0 if len(known) >= FEWEST else inf
         wanted = [
             place for place in (last, *_coarse_to_fine(last)) if self.knots[place].epsilon < known.get(place, unknown)
@@ -189,7 +246,7 @@ class _Limits:
 
 _ABOUT_FEW: Final = (
     "To compute what a declared plan needs takes more work than a request may take, but for few of the points. Between "
-    "these, `required_epsilon` is larger than needed."
+    "these, `limit_needed_with_plan` is larger than needed."
 )
 
 

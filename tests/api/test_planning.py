@@ -10,6 +10,7 @@ from app.accounting.conversion import epsilon_from_rdp
 from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import NeighboringRelation, event_from_dict
+from app.accounting.pld.accountant import pld_epsilon
 from app.accounting.pricing_effort import bounded
 from app.accounting.rdp import event_curve
 from app.api import strict_json
@@ -53,9 +54,13 @@ def test_plan_costs_what_the_accountant_says_in_any_order(shared: SeededLedger) 
     events = [*PLAN, {"event": SAMPLED}]
     cost = ask(shared, "epsilon", {"events": events, "delta": delta})
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE
-    curves = [event_curve(event_from_dict(item["event"]), relation).times(item.get("count", 1)) for item in events]
-    best = epsilon_from_rdp(orders(GRID_VERSION), sum(curves[1:], start=curves[0]).nats(), delta)
-    assert (cost["epsilon"], cost["optimal_order"], cost["delta"]) == (best.epsilon, best.order, delta)
+    counts = {event_from_dict(SAMPLED): 91, event_from_dict(GAUSSIAN): 2}
+    curves = [event_curve(event, relation).times(count) for event, count in counts.items()]
+    by_orders = epsilon_from_rdp(orders(GRID_VERSION), (curves[0] + curves[1]).nats(), delta).epsilon
+    printed = {each["name"]: each["epsilon"] for each in cost["comparisons"]}
+    assert cost["epsilon"] == printed["pld"] == pld_epsilon(counts, relation, delta) < by_orders == printed["rdp"]
+    assert cost["delta"] == delta
+    assert cost["epsilon"] < cost["limit_needed"]["with_plan"] < cost["limit_needed"]["without_plan"]
     split = [{"event": SAMPLED, "count": 46}, *reversed(events[1:2]), {"event": SAMPLED, "count": 45}]
     assert ask(shared, "epsilon", {"events": split, "delta": delta}) == cost
 
@@ -64,8 +69,8 @@ def test_unreachable_target_is_null_with_a_reason(shared: SeededLedger) -> None:
     loud = [{"event": {"type": "gaussian", "noise_multiplier": 0.5}}]
     for what, name in (("noise-multiplier", "noise_multiplier"), ("sampling-probability", "sampling_probability")):
         answer = ask(shared, what, TARGET | {"count": 10, "other_events": loud})
-        members = (name, f"{name}_without_plan", "event", "epsilon", "reachable")
-        assert [answer[member] for member in members] == [None, None, None, None, False]
+        assert answer[name] == {"with_plan": None, "without_plan": None}
+        assert [answer[member] for member in ("event", "epsilon", "reachable")] == [None, None, False]
         assert "alone exceed" in answer["warnings"][0]
 
 
@@ -102,8 +107,10 @@ def test_plan_that_protects_nothing_is_answered_with_a_warning(shared: SeededLed
         for what, more in (("epsilon", {"delta": 1e-5}), ("delta", {"epsilon": 10_000.0}), ("delta", {"epsilon": 0.0})):
             assert ask(shared, what, body | more)["warnings"]
     answer = ask(shared, "trajectory", {"events": [{"event": GAUSSIAN}, loud], "delta": 1e-5, "max_points": 2})
-    for name in ("epsilon", "required_epsilon"):
-        assert [point[name] == "Infinity" for point in answer["points"]] == [False, True]
+    assert [point["limit_needed_with_plan"] == "Infinity" for point in answer["points"]] == [False, True]
+    first, last = (point["epsilon"] for point in answer["points"])
+    assert first < 1
+    assert last > 1e14
     assert answer["warnings"]
     for noise in ({"l1_sensitivity": 1}, {"l1_sensitivity": 1, "scale": 1, "bound": 1}):
         assert "`scale` or `bound`" in is_refused(send(shared, "laplace", noise), 422, "invalid_request")["detail"]

@@ -76,10 +76,10 @@ def test_planning_answers_with_the_sum_and_what_fits(ledger: Ledger) -> None:
     asked = {"events": counted((TENTH, 10)), "delta": 1e-30}
     answer = ledger.post("/v1/accounting/epsilon", asked).raise_for_status().json()
     assert answer["epsilon"] == 1.0
-    assert answer["required_epsilon"] == 1.0
+    assert answer["limit_needed"] == {"with_plan": 1.0, "without_plan": 1.0}
     asked = {"event": TENTH, "epsilon": 0.3, "delta": 1e-30}
     answer = ledger.post("/v1/accounting/steps", asked).raise_for_status().json()
-    assert answer["steps"] == 3
+    assert answer["steps"] == {"with_plan": 3, "without_plan": 3}
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,8 @@ def test_rdp_accountant_counts_as_the_stateless_one_does(ledger: Ledger) -> None
         assert ledger.post(f"/v1/runs/{one}/steps", {"events": [item]}, "trainer").status_code == 200
     ledger.post(f"/v1/runs/{two}/steps", {"count": 11}, "trainer")
     questions = [{"events": events, "delta": 1e-5} for events in (plan, [*plan, {"event": SAMPLED, "count": 11}])]
-    asked = [ledger.post("/v1/accounting/epsilon", each, "viewer").json()["epsilon"] for each in questions]
+    answers = [ledger.post("/v1/accounting/epsilon", each, "viewer").json() for each in questions]
+    asked = [each["comparisons"][0]["epsilon"] for each in answers]
     assert ledger.get(f"/v1/runs/{one}").json()["epsilon_rdp"] == asked[0]
     for path in ("/v1/budgets", "/v1/populations"):
         assert [item["epsilon_rdp"] for item in ledger.get(path).json()["items"]] == [asked[1]]

@@ -184,12 +184,12 @@ def test_planner_answers_while_one_slides(enter: Enter) -> None:
     canvas.scroll_into_view_if_needed()
     canvas.hover()
     told = page.evaluate(chart("growth", "tooltip.body.flatMap(({ lines }) => lines)"))
-    for name in ("Limit needed, planned", "RDP accountants"):
+    for name in ("Epsilon", "Limit needed with a plan"):
         assert any(re.search(rf"{re.escape(name)}: \d", line) for line in told), told
     noise, slider = page.get_by_label("Noise multiplier", exact=True), page.get_by_label("Noise multiplier, slider")
     slider.focus()
     slider.fill(str(int(slider.input_value()) + 24))  # at once: as many requests as presses would be too many
-    expect(page.locator("[aria-live=polite]").filter(has_text="Limit needed:")).to_contain_text("the plan fits")
+    expect(page.locator("[aria-live=polite]").filter(has_text="Epsilon ")).to_contain_text("the plan fits")
     expect(cost).not_to_contain_text("does not fit")
     expect(slider).to_be_focused()
     chosen = float(noise.input_value())

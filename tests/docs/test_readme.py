@@ -153,7 +153,7 @@ def test_sample_of_the_demo_has_the_numbers_of_the_ledger(ledger: Ledger) -> Non
     run = ledger.run("patients/model", event=step_event())
     steps = ledger.get(f"/v1/runs/{run}").json()["steps_remaining"]
     found = ledger.post("/v1/accounting/steps", limit | {"event": step_event()}).json()
-    more = steps - found["steps_without_plan"]
+    more = steps - found["steps"]["without_plan"]
     spent = ledger.post(f"/v1/runs/{run}/steps", {"count": steps}).json()["epsilon"]
     refused = ledger.post(f"/v1/runs/{run}/steps", {}).json()
 

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from opacus import PrivacyEngine
@@ -121,26 +122,26 @@ def plan(q: float, z: float, steps: int) -> list[EventCount]:
     return [EventCount(event=event, count=steps)]
 
 
-def opacus_epsilon(q: float, z: float, steps: int, delta: float, order: float) -> float:
-    (rdp,) = opacus_rdp.compute_rdp(q=q, noise_multiplier=z, steps=steps, orders=[order])
-    return float(rdp) + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
+def opacus_best(q: float, z: float, steps: int, delta: float, near: float) -> float:
+    """The epsilon by Opacus' formulas at the best of a hundred orders within 5 % of one."""
+    tried = near * (1 + np.arange(-50, 51) / 1_000)
+    rdp = opacus_rdp.compute_rdp(q=q, noise_multiplier=z, steps=steps, orders=list(tried))
+    return float(np.min(rdp + np.log1p(-1 / tried) - (math.log(delta) + np.log(tried)) / (tried - 1)))
 
 
-def test_epsilon_of_ledger_is_opacus_own_at_its_order_and_no_order_is_much_better(trainer: LedgerClient) -> None:
+def test_epsilon_of_ledger_is_at_most_opacus_own(trainer: LedgerClient) -> None:
     gaps = []
     for q, z, steps, delta in PLANS:
         ours = trainer.compute_epsilon(plan(q, z, steps), delta=delta)
-        order = ours.optimal_order
-        assert order is not None
-        # Both formulas are one; the ledger rounds each step up by 1e-9 of itself and keeps 2^-44 nats.
-        theirs = opacus_epsilon(q, z, steps, delta, order)
-        assert theirs < ours.epsilon < theirs * (1 + 5e-9)
-        # What remains is which orders are tried. docs/explanation/accounting.md: the grid costs 0.1 % at most.
-        best = min(opacus_epsilon(q, z, steps, delta, order * (1 + k / 1_000)) for k in range(-50, 51))
-        assert best <= ours.epsilon <= best * 1.001
+        by_orders = {each.name: each.epsilon for each in ours.comparisons}["rdp"]
         accountant = RDPAccountant()
         accountant.history = [(z, q, steps)]
-        gaps.append(ours.epsilon / accountant.get_epsilon(delta) - 1)
+        theirs, order = accountant.get_privacy_spent(delta=delta)
+        # docs/explanation/accounting.md: the grid of orders costs 0.1 % at most.
+        best = opacus_best(q, z, steps, delta, order)
+        assert best * (1 - 1e-5) <= by_orders <= best * 1.001
+        assert ours.epsilon <= theirs * 1.001
+        gaps.append(by_orders / theirs - 1)
     # Measured: below Opacus by up to 0.19 %, or above by up to 0.018 %, where Opacus' decimal order lies nearer to the
     # best one (4.4 beside 4.396, and the curve is steep).
     assert max(gaps) < 2e-4
@@ -162,8 +163,8 @@ def test_real_training_is_stopped_at_its_budget(
     state = trainer.get_run(run.id).state
     assert (state.status, state.next_step) == ("completed", taken)
     assert engine.get_epsilon(1e-5) == state.epsilon <= 2.0
-    expected = trainer.compute_epsilon(plan(Q, 4.0, taken), delta=1e-6).epsilon
-    assert engine.get_epsilon(1e-6) == expected
+    printed = trainer.compute_epsilon(plan(Q, 4.0, taken), delta=1e-6).comparisons
+    assert engine.get_epsilon(1e-6) == {each.name: each.epsilon for each in printed}["rdp"]
     resumed = LedgerAccountant(trainer.get_run(run.id), client=trainer)
     with pytest.raises(ValueError, match=f"it saw 0 of the run's {taken} steps"):
         resumed.get_epsilon(1e-6)

@@ -145,4 +145,4 @@ def test_epsilon_that_is_not_tight_is_said_to_be_none(
         spent = engine.get_epsilon(1e-5)
     assert spent == run.refresh().epsilon == engine.get_epsilon(1e-5)
     assert 0 < engine.accountant.get_planned_epsilon(1e-5) < spent
-    assert engine.get_epsilon(1e-6) == engine.accountant.get_planned_epsilon(1e-6)
+    assert 0.99 < engine.get_epsilon(1e-6) / engine.accountant.get_planned_epsilon(1e-6) < 1

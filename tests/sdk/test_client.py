@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 
 from epsilon_ledger import (
-    AccountantEpsilon,
     ApprovalRequiredError,
     AsyncLedgerClient,
     AsyncRun,
+    ComparedEpsilon,
     ConfigurationError,
     DataBlock,
     EventCount,
     LedgerClient,
     LedgerError,
     Limit,
+    LimitNeeded,
     Plan,
     PlanItem,
     PlannedEventCount,
@@ -243,20 +244,19 @@ def test_history_is_read_in_pages(client: LedgerClient, ledger: FakeLedger) -> N
 
 def test_infinite_epsilon_is_infinite_number(client: LedgerClient, ledger: FakeLedger) -> None:
     methods = [
-        {"name": "rdp", "epsilon": 1.5, "optimal_order": 8, "note": "n"},
-        {"name": "textbook", "epsilon": "Infinity", "optimal_order": None, "note": "t"},
+        {"name": "rdp", "epsilon": 1.5, "note": "n"},
+        {"name": "textbook", "epsilon": "Infinity", "note": "t"},
     ]
-    both: dict[str, object] = {"delta": 1e-5, "warnings": ["w"], "accountants": methods}
-    finite = both | {"epsilon": 1.5, "required_epsilon": 1.25, "optimal_order": 8}
-    infinite = both | {"epsilon": "Infinity", "required_epsilon": "Infinity", "optimal_order": None}
+    both: dict[str, object] = {"delta": 1e-5, "warnings": ["w"], "comparisons": methods}
+    finite = both | {"epsilon": 1.2, "limit_needed": {"with_plan": 1.25, "without_plan": 1.5}}
+    infinite = both | {"epsilon": "Infinity", "limit_needed": {"with_plan": "Infinity", "without_plan": "Infinity"}}
     ledger.answers(*(httpx2.Response(200, json=answer) for answer in (finite, infinite)))
     events = [EventCount(event=LOUD, count=5)]
     found = client.compute_epsilon(events, delta=1e-5)
-    assert (found.epsilon, found.required_epsilon, found.optimal_order, found.warnings) == (1.5, 1.25, 8.0, ("w",))
-    textbook = AccountantEpsilon("textbook", math.inf, None, "t")
-    assert found.accountants == (AccountantEpsilon("rdp", 1.5, 8.0, "n"), textbook)
+    assert (found.epsilon, found.limit_needed, found.warnings) == (1.2, LimitNeeded(1.25, 1.5), ("w",))
+    assert found.comparisons == (ComparedEpsilon("rdp", 1.5, "n"), ComparedEpsilon("textbook", math.inf, "t"))
     unbounded = client.compute_epsilon(events, delta=1e-5, neighboring_relation="replace_one")
-    assert unbounded.epsilon == unbounded.required_epsilon == math.inf
+    assert unbounded.epsilon == unbounded.limit_needed.with_plan == math.inf
     sent = {"events": events, "delta": 1e-5}
     assert ledger.bodies == [sent, sent | {"neighboring_relation": "replace_one"}]
 

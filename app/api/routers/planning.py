@@ -19,9 +19,6 @@ from app.service.worker_pool import WORKER_POOL, Job
 
 Found = TypeVar("Found")
 
-LAPLACE: Final = "computeLaplaceCost"
-"""Calculated here: it takes microseconds, for noise without events."""
-
 MOST_READ_HERE: Final = 16_384
 """Bytes of a body parsed in this process: some milliseconds, which delay steps."""
 
@@ -42,11 +39,8 @@ routes = router("accounting", PlanRoute)
 
 def _add(operation: str, job: PlannerJob[Any]) -> None:
     """Add the route of an operation, which stores nothing."""
-    takes_long = operation != LAPLACE
 
     async def compute(request: Request, body: Body) -> Response:
-        if not takes_long:
-            return _json(job.result(body))
         calculation = await asyncio.to_thread(job.calculation, body)
         return _json(job.answer.of(await _calculated(request, calculation)).model_dump_json())
 
@@ -57,7 +51,7 @@ def _add(operation: str, job: PlannerJob[Any]) -> None:
         summary=job.summary,
         description=job.description,
         response_model=job.answer,
-        responses=responses(*SENDING, *(COSTING_ERRORS if takes_long else ())),
+        responses=responses(*SENDING, *COSTING_ERRORS),
     )(compute)
 
 

@@ -64,11 +64,11 @@ class ComputeEpsilonTrajectory(PlanBody):
     """A plan, its delta and a number of points."""
 
     delta: Delta
-    max_points: int = Field(default=200, ge=1, le=2000)
+    max_points: int = Field(default=32, ge=1, le=2000)
 
 
 class CalibrationTarget(PlanAssumptionsBody):
-    """A repeated event and its target: the limit of an account that declares all of it as `planned`."""
+    """A repeated event and its target: the limit of an account for all of it."""
 
     event: SentEvent
     epsilon: float = Field(gt=0, le=10_000, description="Of the limit.")
@@ -129,7 +129,7 @@ class ComputeLaplaceCost(Body):
         description="Maximum L1 distance between the outputs of two inputs: 2 for vectors of probabilities, not 1.",
     )
     releases: Count = Field(default=1, description="about the same unit")
-    delta: Delta | None = Field(default=None, description="for the Rényi bound, which may be below the sum")
+    delta: Delta | None = Field(default=None, description="at which the epsilon of all releases may be below their sum")
 
     @model_validator(mode="after")
     def _scale_or_bound(self) -> "ComputeLaplaceCost":

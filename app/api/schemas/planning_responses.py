@@ -1,30 +1,25 @@
 """Response schemas of stateless planning."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from typing_extensions import TypeAliasType
 
-from app.accounting.curves import PURE
 from app.api.schemas.common import AnsweredEvent, ExtendedNumber, Output
 
-OptimalOrder = Annotated[ExtendedNumber | None, BeforeValidator(lambda order: "Infinity" if order == PURE else order)]
-"""A Rényi order; infinity adds up the epsilons of pure mechanisms."""
-
-_BEST_ORDER = (
-    'The Rényi order at which the bound is smallest; at "Infinity" the epsilons of pure mechanisms are added up.'
+_COMPARISONS = "What other accountants print for the plan: a comparison, not what an account needs."
+_TIGHTEST = (
+    "The smallest that is proven for events fixed in advance, at the full delta: by the best Rényi order or, where "
+    "every event has one, by the privacy loss distribution. It depends on no limit and no declared plan."
 )
-_ALL_METHODS = "The plan by all applicable accounting methods, for comparison with other tools."
-
-_IN_PROCESS = "As an in-process Rényi accountant prints it, for events fixed in advance."
 _UNDECLARED = "Events that cannot be planned get a warning, and the number of an account without a plan."
-_WITHOUT_PLAN = "The same for an account that declares no plan, by Rényi orders alone."
+_WITH_PLAN = "If the account declares all events as `planned`. " + _UNDECLARED
+_WITHOUT_PLAN = "If it declares none."
+_REACHED = "Of the whole plan, with the number `with_plan`; never above the target."
 
 AccountantName = TypeAliasType(
     "AccountantName",
     Literal[
-        "plan_filter",
-        "renyi_filter",
         "rdp",
         "pld",
         "rdp_classic",
@@ -38,52 +33,67 @@ AccountantName = TypeAliasType(
 )
 
 
-class AccountantEpsilon(Output):
-    """The epsilon of one accounting method."""
+class LimitNeeded(Output):
+    """The smallest epsilon of an account's limit, with this delta, under which it admits all events; six digits."""
+
+    with_plan: ExtendedNumber = Field(description=_WITH_PLAN)
+    without_plan: ExtendedNumber = Field(description=_WITHOUT_PLAN)
+
+
+class LimitDeltaNeeded(Output):
+    """The smallest delta of an account's limit, with this epsilon, under which it admits all events; six digits."""
+
+    with_plan: float = Field(description=_WITH_PLAN + " 1 if none suffices.")
+    without_plan: float = Field(description=_WITHOUT_PLAN)
+
+
+class NumberThatFits(Output):
+    """A parameter of six digits with which an account admits all events: the next better number does not fit."""
+
+    with_plan: float | None = Field(description=_WITH_PLAN + " Null if no number suffices.")
+    without_plan: float | None = Field(description=_WITHOUT_PLAN)
+
+
+class StepsThatFit(Output):
+    """The maximum number of steps that an account admits."""
+
+    with_plan: int = Field(description=_WITH_PLAN)
+    without_plan: int = Field(description=_WITHOUT_PLAN)
+
+
+class ComparedEpsilon(Output):
+    """The epsilon of another accountant."""
 
     name: AccountantName
     epsilon: ExtendedNumber = Field(validation_alias="value")
-    optimal_order: OptimalOrder = Field(default=None, description="Null for a method without orders.")
     note: str
 
 
-class AccountantDelta(Output):
-    """The delta of one accounting method."""
+class ComparedDelta(Output):
+    """The delta of another accountant."""
 
     name: AccountantName
     delta: float = Field(validation_alias="value")
-    optimal_order: OptimalOrder = Field(default=None, description="Null for a method without orders.")
     note: str
 
 
 class EpsilonEstimate(Output):
-    """The epsilon of a plan."""
+    """The epsilon of a plan, and the limit that an account needs for it."""
 
-    epsilon: ExtendedNumber = Field(description=_IN_PROCESS)
+    epsilon: ExtendedNumber = Field(description=_TIGHTEST)
     delta: float
-    required_epsilon: ExtendedNumber = Field(
-        validation_alias="required",
-        description="The smallest epsilon of a limit with this delta under which an account that declares the events "
-        "as `planned` admits all of them; six digits, rounded up. " + _UNDECLARED,
-    )
-    optimal_order: OptimalOrder = Field(description=_BEST_ORDER)
-    accountants: list[AccountantEpsilon] = Field(description=_ALL_METHODS)
+    limit_needed: LimitNeeded
+    comparisons: list[ComparedEpsilon] = Field(description=_COMPARISONS)
     warnings: list[str]
 
 
 class DeltaEstimate(Output):
-    """The delta of a plan."""
+    """The delta of a plan, and of the limit that an account needs for it."""
 
-    delta: float = Field(description=_IN_PROCESS + " 1 without a bound at this epsilon.")
+    delta: float = Field(description=_TIGHTEST + " 1 without a bound at this epsilon.")
     epsilon: float
-    required_delta: float | None = Field(
-        validation_alias="required",
-        description="The smallest delta of a limit with this epsilon under which an account that declares the events "
-        "as `planned` admits all of them; six digits, rounded up; 1 if none does. Null at epsilon 0: no limit has it. "
-        + _UNDECLARED,
-    )
-    optimal_order: OptimalOrder = Field(description=_BEST_ORDER)
-    accountants: list[AccountantDelta] = Field(description=_ALL_METHODS)
+    limit_needed: LimitDeltaNeeded | None = Field(description="Null at epsilon 0: no limit has it.")
+    comparisons: list[ComparedDelta] = Field(description=_COMPARISONS)
     warnings: list[str]
 
 
@@ -91,11 +101,14 @@ class EpsilonTrajectoryPoint(Output):
     """The epsilon of a plan after a step."""
 
     step: int = Field(description="Number of steps, from 1.")
-    epsilon: ExtendedNumber = Field(description=_IN_PROCESS)
-    required_epsilon: ExtendedNumber = Field(
-        description="The smallest epsilon of a limit with this delta under which an account that declares these steps "
-        "as `planned` admits all of them, within 0.3 %; never below it. It is computed at 32 of the points, and the "
-        "last one; those between have that of the next. " + _UNDECLARED
+    epsilon: ExtendedNumber = Field(
+        description=_TIGHTEST + " The distribution is computed at 32 of the points; those between have the smaller one "
+        "of their Rényi bound and the next point's epsilon."
+    )
+    limit_needed_with_plan: ExtendedNumber = Field(
+        description="The epsilon of an account's limit, with this delta, under which it admits these steps if it "
+        "declares them as `planned`: at most 0.3 % above the smallest. It is computed at 32 of the points; those "
+        "between have that of the next. " + _UNDECLARED
     )
 
 
@@ -109,61 +122,35 @@ class EpsilonTrajectory(Output):
 
 
 class CalibrationEstimate(Output):
-    """The result of a calibration: for an account whose `planned` events are the whole plan."""
+    """The result of a calibration to the limit of an account."""
 
     reachable: bool = Field(description="Whether any number suffices; if not, a warning explains why.")
-    event: AnsweredEvent | None = Field(description="The event with this number, or null.")
-    epsilon: float | None = Field(
-        description="Of the whole plan with this number, as an in-process Rényi accountant prints it; where that "
-        "is above the target, by privacy loss distributions. Never above the target."
-    )
+    event: AnsweredEvent | None = Field(description="The event with the number `with_plan`, or null.")
+    epsilon: float | None = Field(description=_REACHED + " Null if no number suffices.")
     delta: float
-    optimal_order: OptimalOrder = Field(description="The Rényi order at which that epsilon is smallest.")
     warnings: list[str]
 
 
 class NoiseMultiplierEstimate(CalibrationEstimate):
     """The minimum noise with which the plan fits."""
 
-    noise_multiplier: float | None = Field(
-        validation_alias="value",
-        description="Six digits, rounded up: the next smaller number does not fit. Null if none suffices. "
-        + _UNDECLARED,
-    )
-    noise_multiplier_without_plan: float | None = Field(
-        validation_alias="value_without_plan", description=_WITHOUT_PLAN
-    )
+    noise_multiplier: NumberThatFits = Field(validation_alias="value", description="Rounded up.")
 
 
 class SamplingProbabilityEstimate(CalibrationEstimate):
     """The maximum sampling with which the plan fits."""
 
-    sampling_probability: float | None = Field(
-        validation_alias="value",
-        description="Six digits, rounded down: the next larger number does not fit. Null if none suffices. "
-        + _UNDECLARED,
-    )
-    sampling_probability_without_plan: float | None = Field(
-        validation_alias="value_without_plan", description=_WITHOUT_PLAN
-    )
+    sampling_probability: NumberThatFits = Field(validation_alias="value", description="Rounded down.")
 
 
 class MaxStepsEstimate(Output):
     """The maximum number of steps."""
 
-    steps: int = Field(
-        description="Maximum number that an account admits whose `planned` events are these. " + _UNDECLARED
-    )
-    steps_without_plan: int = Field(description=_WITHOUT_PLAN)
-    epochs: int | None = Field(description="Whole epochs in these steps; null without `steps_per_epoch`.")
-    epsilon: float | None = Field(
-        description="Of these steps and the other planned events, as an in-process Rényi accountant prints it; "
-        "where that is above the target, by privacy loss distributions. Never above the target. Null if the other "
-        "events exceed the target."
-    )
+    steps: StepsThatFit
+    epochs: int | None = Field(description="Whole epochs in the steps `with_plan`; null without `steps_per_epoch`.")
+    epsilon: float | None = Field(description=_REACHED + " Null if the other events exceed the target.")
     epsilon_after_epochs: float | None = Field(description="The same for the whole epochs.")
     delta: float
-    optimal_order: OptimalOrder = Field(description="The Rényi order at which `epsilon` is smallest.")
     warnings: list[str]
 
 
@@ -174,8 +161,6 @@ class LaplaceCost(Output):
     bound: float = Field(description="Bound of the absolute noise in one coordinate, kept with `probability`.")
     probability: float
     noise_multiplier: float = Field(description="Scale over sensitivity, as in a `laplace` event.")
-    epsilon: float = Field(description="Of one release; pure, no delta.")
-    epsilon_basic: float = Field(description="Of all releases; pure, their sum.")
-    epsilon_rdp: ExtendedNumber | None = Field(description="Of all releases at delta; null without one.")
-    optimal_order: OptimalOrder = Field(default=None, description="The Rényi order at which `epsilon_rdp` is smallest.")
+    epsilon: float = Field(description="Of all releases, at delta if one was sent, else pure.")
+    epsilon_per_release: float = Field(description="Of one release; pure.")
     warnings: list[str]

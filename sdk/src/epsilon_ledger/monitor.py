@@ -63,7 +63,7 @@ class PrivacyTarget:
             real("max_delta", self.limit, 0.0, 1.0, above=True)
 
     def cost(self, ledger: Executor, plan: EventCount) -> tuple[float, float]:
-        """Compute the epsilon and delta of a plan, as in-process Rényi accountants do.
+        """Compute the epsilon and delta of a plan that is fixed in advance.
 
         Args:
             ledger: a client, or a run.

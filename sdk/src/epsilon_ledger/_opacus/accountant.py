@@ -109,7 +109,8 @@ class LedgerAccountant(IAccountant):
 
         At another delta the ledger computes it for this accountant's steps as a plan fixed in advance, as other Opacus
         accountants do; that needs a client, and an accountant used since the run's first step. In the place of "prv" or
-        "gdp" it is `get_planned_epsilon`; the approximation of "gdp" can be too low, and is not used.
+        "gdp" it is by privacy loss distributions, where they are known, else by Rényi orders; the approximation of
+        "gdp" can be too low, and is not used.
 
         Args:
             delta: in [1e-30, 0.5).
@@ -136,13 +137,14 @@ class LedgerAccountant(IAccountant):
                 )
             return max(state.epsilon, self.run.epsilon)
         estimate = self._estimate(delta)
-        return 0.0 if estimate is None else estimate.required_epsilon if self._tight else estimate.epsilon
+        if estimate is None:
+            return 0.0
+        return estimate.epsilon if self._tight else _by_orders(estimate)
 
     def get_planned_epsilon(self, delta: float) -> float:
-        """Compute what this accountant's steps would have cost as a plan: nothing was charged so.
+        """Compute the limit that an account needs for this accountant's steps, if it declares them as `planned`.
 
-        It is the epsilon of the smallest limit under which an account admits these steps, if it declares them as
-        `planned`, by privacy loss distributions.
+        Nothing was charged so.
 
         Args:
             delta: in [1e-30, 0.5).
@@ -155,7 +157,7 @@ class LedgerAccountant(IAccountant):
             LedgerError: the ledger does not answer.
         """
         estimate = self._estimate(delta)
-        return 0.0 if estimate is None else estimate.required_epsilon
+        return 0.0 if estimate is None else estimate.limit_needed.with_plan
 
     def _estimate(self, delta: float) -> EpsilonEstimate | None:
         """Compute the epsilon of this accountant's steps as a plan; None: of no step."""
@@ -229,6 +231,11 @@ class LedgerAccountant(IAccountant):
             self._events[-1]["count"] += 1
         else:
             self._events.append(EventCount(event=event, count=1))
+
+
+def _by_orders(estimate: EpsilonEstimate) -> float:
+    """Get the epsilon that an RDP accountant prints."""
+    return next(each.epsilon for each in estimate.comparisons if each.name == "rdp")
 
 
 def _is_tight(state: RunState) -> bool:

@@ -102,12 +102,13 @@ def plan_training(  # noqa: PLR0913 - what it plans, by name
         other_events=other_events,
         neighboring_relation=neighboring_relation,
     )
-    if found.noise_multiplier is None or found.event is None:
+    noise = found.noise_multiplier
+    if noise.with_plan is None or found.event is None:
         raise UnsupportedTrainingError(
             f"No noise makes {steps} steps fit epsilon {target_epsilon:g} at delta {target_delta:g}: "
             + " ".join(found.warnings)
         )
-    return PlannedTraining(found.noise_multiplier, found.noise_multiplier_without_plan, found.event, steps)
+    return PlannedTraining(noise.with_plan, noise.without_plan, found.event, steps)
 
 
 def calibrated(

@@ -6,57 +6,86 @@ from epsilon_ledger._wire.events import Event
 
 
 @dataclass(frozen=True, slots=True)
-class AccountantEpsilon:
-    """Epsilon by one accounting method, `math.inf` without a bound, with its formula and source.
+class LimitNeeded:
+    """The smallest epsilon, or delta, of the limit of an account that admits all events; `math.inf` if none does.
 
-    `name` is for instance `plan_filter`, `rdp`, `pld` or `basic_composition`.
+    `with_plan`: the account declares them as `planned`. `without_plan`: it declares nothing.
+    """
+
+    with_plan: float
+    without_plan: float
+
+
+@dataclass(frozen=True, slots=True)
+class NumberThatFits:
+    """A parameter with which an account admits all events; None if none suffices.
+
+    `with_plan`: the account declares them as `planned`. `without_plan`: it declares nothing.
+    """
+
+    with_plan: float | None
+    without_plan: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepsThatFit:
+    """The maximum number of steps that an account admits.
+
+    `with_plan`: the account declares them as `planned`. `without_plan`: it declares nothing.
+    """
+
+    with_plan: int
+    without_plan: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedEpsilon:
+    """Epsilon of another accountant, `math.inf` without a bound, with its formula and source.
+
+    `name` is for instance `rdp`, `pld` or `basic_composition`.
     """
 
     name: str
     epsilon: float
-    optimal_order: float | None
     note: str
 
 
 @dataclass(frozen=True, slots=True)
-class AccountantDelta:
-    """Delta by one accounting method, 1 without a bound, with its formula and source."""
+class ComparedDelta:
+    """Delta of another accountant, 1 without a bound, with its formula and source."""
 
     name: str
     delta: float
-    optimal_order: float | None
     note: str
 
 
 @dataclass(frozen=True, slots=True)
 class EpsilonEstimate:
-    """Epsilon of events together; `math.inf` without a finite bound.
+    """Epsilon of events that are fixed in advance; `math.inf` without a finite bound.
 
-    `epsilon` is as in-process accountants print it. `required_epsilon` is the smallest epsilon of a limit under which
-    an account admits all of them, if it declares them as `planned`. `accountants` has all methods that apply.
+    `epsilon` is the smallest that is proven, by Rényi orders or the privacy loss distribution. `limit_needed` is what
+    an account's limit must be for these events. `comparisons` are what other accountants print.
     """
 
     epsilon: float
     delta: float
-    required_epsilon: float
-    optimal_order: float | None
-    accountants: tuple[AccountantEpsilon, ...]
+    limit_needed: LimitNeeded
+    comparisons: tuple[ComparedEpsilon, ...]
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaEstimate:
-    """Delta of a plan at an epsilon; 1 without a bound.
+    """Delta of events that are fixed in advance, at an epsilon; 1 without a bound.
 
-    `delta` is that of in-process accountants. `required_delta` is the smallest delta of a limit under which an account
-    admits all of the plan, if it declares it as `planned`; None at epsilon 0. `accountants` has all methods that apply.
+    `delta` is the smallest that is proven. `limit_needed` is what the delta of an account's limit with this epsilon
+    must be; None at epsilon 0. `comparisons` are what other accountants print.
     """
 
     delta: float
     epsilon: float
-    required_delta: float | None
-    optimal_order: float | None
-    accountants: tuple[AccountantDelta, ...]
+    limit_needed: LimitNeeded | None
+    comparisons: tuple[ComparedDelta, ...]
     warnings: tuple[str, ...]
 
 
@@ -64,13 +93,12 @@ class DeltaEstimate:
 class EpsilonTrajectoryPoint:
     """Epsilon of a plan after `step` steps; `math.inf` without a finite bound.
 
-    `epsilon` is as in-process accountants print it. `required_epsilon` is that of a limit under which an account admits
-    these steps, if it declares them as `planned`.
+    `limit_needed_with_plan` is what the limit of an account must be that declares these steps as `planned`.
     """
 
     step: int
     epsilon: float
-    required_epsilon: float
+    limit_needed_with_plan: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,48 +117,41 @@ class _CalibrationEstimate:
     event: Event | None
     epsilon: float | None
     delta: float
-    optimal_order: float | None
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseMultiplierEstimate(_CalibrationEstimate):
-    """Minimum noise multiplier with which a plan fits, and its event; None if none suffices.
+    """Minimum noise multiplier with which a plan fits.
 
-    The plan is declared as `planned`, or else `noise_multiplier_without_plan` is needed. `epsilon` is that of
-    the whole plan, and never above the limit.
+    `event` has that of an account with a plan, and `epsilon` is that of the whole plan with it: never above the limit.
     """
 
-    noise_multiplier: float | None
-    noise_multiplier_without_plan: float | None
+    noise_multiplier: NumberThatFits
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingProbabilityEstimate(_CalibrationEstimate):
-    """Maximum sampling probability with which a plan fits, and its event; None if none suffices.
+    """Maximum sampling probability with which a plan fits.
 
-    The plan is declared as `planned`, or else `sampling_probability_without_plan` is needed. `epsilon` is that of
-    the whole plan, and never above the limit.
+    `event` has that of an account with a plan, and `epsilon` is that of the whole plan with it: never above the limit.
     """
 
-    sampling_probability: float | None
-    sampling_probability_without_plan: float | None
+    sampling_probability: NumberThatFits
 
 
 @dataclass(frozen=True, slots=True)
 class MaxStepsEstimate:
-    """Maximum steps and whole epochs that an account admits if it declares them as `planned`.
+    """Maximum steps that an account admits, and whole epochs in those of an account with a plan.
 
-    An account without a plan admits `steps_without_plan`. `epsilon` is that of `steps`, and never above the limit.
+    `epsilon` is that of the steps of an account with a plan, and never above the limit.
     """
 
-    steps: int
-    steps_without_plan: int
+    steps: StepsThatFit
     epochs: int | None
     epsilon: float | None
     epsilon_after_epochs: float | None
     delta: float
-    optimal_order: float | None
     warnings: tuple[str, ...]
 
 
@@ -138,8 +159,8 @@ class MaxStepsEstimate:
 class LaplaceCost:
     """Size and cost of Laplace noise.
 
-    Each coordinate is below `bound` with `probability`. `epsilon` is of one release, `epsilon_basic` the sum over all,
-    `epsilon_rdp` the Rényi bound at the given delta.
+    Each coordinate is below `bound` with `probability`. `epsilon` is of all releases, at the given delta or
+    else pure; `epsilon_per_release` is pure.
     """
 
     scale: float
@@ -147,7 +168,5 @@ class LaplaceCost:
     probability: float
     noise_multiplier: float
     epsilon: float
-    epsilon_basic: float
-    epsilon_rdp: float | None
-    optimal_order: float | None
+    epsilon_per_release: float
     warnings: tuple[str, ...]

@@ -38,8 +38,8 @@ def compute_epsilon(
         batches: how they are drawn; others than Poisson samples get a warning.
 
     Returns:
-        The epsilon of in-process accountants and that of the limit to ask for, `math.inf` without a finite bound, and
-        the ledger's warnings.
+        The smallest epsilon that is proven, the limit that an account needs with and without a plan, and the ledger's
+        warnings.
 
     Raises:
         LedgerError: the events are not supported, or no response arrived.
@@ -68,7 +68,7 @@ def compute_delta(
         batches: as for `epsilon`.
 
     Returns:
-        The delta of in-process accountants and that of the limit to ask for; 1 without a bound.
+        The smallest delta that is proven, and that of the limit that an account needs; 1 without a bound.
 
     Raises:
         LedgerError: the events are not supported, or no response arrived.
@@ -93,14 +93,14 @@ def compute_epsilon_trajectory(
     Args:
         events: as for `epsilon`, in order.
         delta: as for `epsilon`.
-        max_points: in 1 ... 2000; by default 200.
+        max_points: in 1 ... 2000; by default 32, up to which each point is computed by itself.
         neighboring_relation: as for `epsilon`.
         population_size: as for `epsilon`.
         batches: as for `epsilon`.
 
     Returns:
-        The epsilon of in-process accountants and that of the limit to ask for, at the first step, the last, and evenly
-        spread ones between them.
+        The epsilon, and the limit that an account with a plan needs, at the first step, the last, and evenly spread
+        ones between them.
 
     Raises:
         LedgerError: the events are not supported, or no response arrived.
@@ -123,7 +123,7 @@ def find_noise_multiplier(  # noqa: PLR0913 - the members of the request, by nam
     population_size: int | None = None,
     batches: Batches | None = None,
 ) -> Call[NoiseMultiplierEstimate]:
-    """Find the minimum noise with which an account admits steps that it declares as `planned`.
+    """Find the minimum noise with which an account admits steps, with and without a plan.
 
     Args:
         event: of one step; its noise multiplier is ignored.
@@ -136,7 +136,7 @@ def find_noise_multiplier(  # noqa: PLR0913 - the members of the request, by nam
         batches: as for `epsilon`.
 
     Returns:
-        The noise multiplier, six digits, rounded up, and the one for an account that declares no plan.
+        The noise multipliers, six digits, rounded up.
 
     Raises:
         LedgerError: the event is not supported, or no response arrived.
@@ -163,7 +163,7 @@ def find_sampling_probability(  # noqa: PLR0913 - the members of the request, by
     population_size: int | None = None,
     batches: Batches | None = None,
 ) -> Call[SamplingProbabilityEstimate]:
-    """Find the maximum sampling probability with which an account admits steps that it declares as `planned`.
+    """Find the maximum sampling probability with which an account admits steps, with and without a plan.
 
     Args:
         event: of one step; its sampling probability is ignored.
@@ -176,7 +176,7 @@ def find_sampling_probability(  # noqa: PLR0913 - the members of the request, by
         batches: as for `epsilon`.
 
     Returns:
-        The sampling probability, six digits, rounded down, and the one for an account that declares no plan.
+        The sampling probabilities, six digits, rounded down.
 
     Raises:
         LedgerError: the event is not supported, or no response arrived.
@@ -206,7 +206,7 @@ def find_max_steps(  # noqa: PLR0913 - the members of the request, by name
     population_size: int | None = None,
     batches: Batches | None = None,
 ) -> Call[MaxStepsEstimate]:
-    """Find the maximum number of steps and whole epochs that an account admits if it declares them as `planned`.
+    """Find the maximum number of steps that an account admits, with and without a plan, and of whole epochs.
 
     Args:
         event: of one step.
@@ -219,7 +219,7 @@ def find_max_steps(  # noqa: PLR0913 - the members of the request, by name
         batches: as for `epsilon`.
 
     Returns:
-        The maximum, and the one for an account that declares no plan; one more step exceeds the limit.
+        The maximum; an account with this limit refuses one step more.
 
     Raises:
         LedgerError: the event is not supported, or no response arrived.
@@ -252,7 +252,7 @@ def compute_laplace_cost(
         bound: of the absolute noise in one coordinate, kept with `probability`.
         probability: in (0, 1); by default 0.9.
         releases: about the same unit; by default 1.
-        delta: for the Rényi bound over all releases.
+        delta: at which the epsilon of all releases may be below their sum.
 
     Returns:
         Scale, bound and epsilons.
