@@ -911,11 +911,11 @@ def _create_account_usage_snapshots() -> None:
         _number("organisation_id"),
         _number("account_id"),
         sa.Column("day", sa.Integer, nullable=False),
-        sa.Column("utilisation", sa.Float(53), nullable=False),
+        sa.Column("used", sa.Float(53), nullable=False),
         _timestamp("recorded_at", nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "account_id", "day"),
         _foreign_key("accounts", account_id="id"),
-        sa.CheckConstraint("utilisation >= 0", name="utilisation_nonnegative"),
+        sa.CheckConstraint("used >= 0", name="used_nonnegative"),
         sa.CheckConstraint("day >= 0", name="day_nonnegative"),
     )
 

@@ -243,9 +243,9 @@ def runs_under(tx: Connection, organisation_id: str, account_id: str, most: int)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The utilisation of an account's limit at a time."""
+    """The used share of an account's capacity at a time."""
 
-    utilisation: float
+    used: float
     recorded_at: datetime
 
 
@@ -294,5 +294,5 @@ def readings_before(
                 chosen, join_on(chosen, snapshots, account_id="account_id", day="day")
             )
         )
-        found |= {row.account_id: Reading(row.utilisation, row.recorded_at) for row in rows}
+        found |= {row.account_id: Reading(row.used, row.recorded_at) for row in rows}
     return found

@@ -172,9 +172,9 @@ deliveries = owned_table(
 account_usage_snapshots = owned_table(
     "account_usage_snapshots",
     *number_column("day", Integer),
-    Column("utilisation", Float(53), nullable=False),
+    Column("used", Float(53), nullable=False),
     Column("recorded_at", UtcDateTime, nullable=False),
     foreign_key("accounts", account_id="id"),
     key=("account_id", "day"),
-    utilisation_nonnegative="utilisation >= 0",
+    used_nonnegative="used >= 0",
 )

@@ -110,7 +110,7 @@ def extrapolate(share: float, base: Reading | None, now: datetime) -> LimitForec
     """Forecast from the used share and an earlier snapshot, or none."""
     if base is None or now - base.recorded_at < REST:  # too short to extrapolate
         return LimitForecast(Forecast(share, None, None), None, None)
-    found = forecast(share, base.utilisation, (now - base.recorded_at) / timedelta(days=1))
+    found = forecast(share, base.used, (now - base.recorded_at) / timedelta(days=1))
     at = None if found.days_left is None else now + timedelta(days=found.days_left)
     return LimitForecast(found, base.recorded_at, at)
 

@@ -48,10 +48,10 @@ RECENT: Final = 64
 NEAR: Final = 16
 """Knots before the last one from which on further ones are computed."""
 
-MOST: Final = 4096
+MOST: Final = 1024
 """Maximum knots of a workload."""
 
-REMEMBERED: Final = 4096
+REMEMBERED: Final = 1024
 """Workloads with knots."""
 
 
