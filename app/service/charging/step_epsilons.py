@@ -1,7 +1,7 @@
 """Epsilon in the answers to steps: looked up among knots that are computed ahead for the kinds of event in use.
 
 A step whose counts no knot covers waits until some are computed, outside the write lock, as it would wait for the price
-of a new event. The knots behind the last third are computed before a step needs them.
+of a new event. Further knots are computed in a worker process before a step needs them.
 """
 
 from bisect import bisect_left
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from operator import ge
 from typing import Final, NamedTuple
 
@@ -93,6 +94,7 @@ class _Knots:
         reached: the place of the last knot that was found.
         totals: of the counts of each knot.
         further: the knots behind, which are being computed.
+        is_last: whether there are none behind the last one, whose epsilon is infinite.
     """
 
     events: Mapping[DpEvent, RdpCurve]
@@ -103,6 +105,7 @@ class _Knots:
     reached: int = 0
     totals: list[int] = field(init=False)
     further: "Future[list[Knot]] | None" = None
+    is_last: bool = False
 
     def __post_init__(self) -> None:
         """Sum the counts."""
@@ -150,7 +153,8 @@ class _Knots:
             apart = self.totals[at + 1] - self.totals[at]
             if apart > 1 and self.knots[at + 1].epsilon > self.knots[at].epsilon * self.ratio:
                 return at
-        return len(self.knots) - 1 if place + NEAR >= len(self.knots) - 1 else None
+        last = len(self.knots) - 1
+        return last if place + NEAR >= last and not self.is_last else None
 
     def next_number(self) -> int:
         """Choose how many knots to compute: more if the last ones were of use, fewer if other events came."""
@@ -161,11 +165,10 @@ class _Knots:
         used = self.reached + 1 >= len(self.knots)
         return min(2 * self.asked, FIRST) if used else max(self.asked // 2, 1)
 
-    def guess(self) -> list[int]:
-        """Guess the next events, by place: those that came since the last one came before."""
-        latest = list(self.recent)
-        before = next((at for at in range(len(latest) - 2, -1, -1) if latest[at] == latest[-1]), len(latest) - 2)
-        return latest[before + 1 :]
+    def guess(self, event: int) -> list[int]:
+        """Guess the events after one, by place: those that came since it came before."""
+        since = list(takewhile(lambda each: each != event, reversed(self.recent)))
+        return [*reversed(since), event] if event in self.recent else [event]
 
     def with_knots(self, further: Sequence[_Knot]) -> "_Knots":
         """Copy these with further knots: of one kind all, of several those ahead."""
@@ -188,10 +191,10 @@ class StepEpsilons:
         if known is None:
             return None
         now, at = tuple([counts[kind] for kind in workload.kinds]), workload.kinds.index(event)
-        known.recent.append(at)
         place = known.place(now)
         if place is None or not known.holds_at(place, now):
             return None
+        known.recent.append(at)
         known.reached = place
         self._continue(workload, known, place)
         knot = known.knots[place]
@@ -204,9 +207,9 @@ class StepEpsilons:
         charged = [events[kind] for kind in workload.kinds]
         curves, known = dict(charged), self._known.get(workload)
         if known is None:
-            known = _Knots(curves, deque([workload.kinds.index(event)], RECENT), 0, (), [])
+            known = _Knots(curves, deque((), RECENT), 0, (), [])
         number = known.next_number()
-        cycle = [charged[at][0] for at in known.guess()]
+        cycle = [charged[at][0] for at in known.guess(workload.kinds.index(event))]
         now = {each: counts[kind] for kind, (each, _) in zip(workload.kinds, charged, strict=True)}
         kept = _Knots(curves, known.recent, number, cycle, known.knots if len(curves) == 1 else [])
 
@@ -229,7 +232,8 @@ class StepEpsilons:
         elif known.further.done():
             further = [] if known.further.exception() is not None else known.further.result()
             known.further = None
-            if further:
+            known.is_last = len(further) == 1
+            if len(further) > 1:
                 self._known.put(workload, known.with_knots(_in_order(known.events, further)[1:]))
 
 
