@@ -207,7 +207,7 @@ class StepEpsilons:
         charged = [events[kind] for kind in workload.kinds]
         curves, known = dict(charged), self._known.get(workload)
         if known is None:
-            known = _Knots(curves, deque((), RECENT), 0, (), [])
+            known = _Knots(curves, deque(maxlen=RECENT), 0, (), [])
         number = known.next_number()
         cycle = [charged[at][0] for at in known.guess(workload.kinds.index(event))]
         now = {each: counts[kind] for kind, (each, _) in zip(workload.kinds, charged, strict=True)}
