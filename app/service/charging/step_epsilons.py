@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from operator import ge
+from threading import Lock
 from typing import Final, NamedTuple
 
 from app.accounting.curves import RdpCurve
@@ -28,7 +29,8 @@ FIRST: Final = 24
 """Most knots that a step waits for."""
 
 BEGIN: Final = 4
-"""Knots that a step waits for at first, where several kinds come in turn: they may come in another order."""
+"""Knots that a step waits for at first: of few steps of tiny samples each takes long, and events may come in another
+order."""
 
 AHEAD: Final = 160
 """Knots that are computed before they are needed."""
@@ -54,6 +56,8 @@ MOST: Final = 1024
 
 REMEMBERED: Final = 1024
 """Workloads with knots."""
+
+LOCKS: Final = 64
 
 
 class Workload(NamedTuple):
@@ -158,11 +162,9 @@ class _Knots:
 
     def next_number(self) -> int:
         """Choose how many knots to compute: more if the last ones were of use, fewer if other events came."""
-        if len(self.events) == 1:
-            return FIRST
         if not self.asked:
             return BEGIN
-        used = self.reached + 1 >= len(self.knots)
+        used = len(self.events) == 1 or self.reached + 1 >= len(self.knots)
         return min(2 * self.asked, FIRST) if used else max(self.asked // 2, 1)
 
     def guess(self, event: int) -> list[int]:
@@ -184,6 +186,8 @@ class StepEpsilons:
 
     def __init__(self) -> None:
         self._known: LruCache[Workload, _Knots] = LruCache(REMEMBERED)
+        self._locks = [Lock() for _ in range(LOCKS)]
+        """So that runs which lack the same knots compute them once."""
 
     def find(self, workload: Workload, counts: Counts, event: str) -> tuple[int, float] | None:
         """Find the further repetitions of an event up to which an epsilon holds, and this; None: it is not known."""
@@ -204,20 +208,27 @@ class StepEpsilons:
         self, workload: Workload, counts: Counts, event: str, events: Mapping[str, tuple[DpEvent, RdpCurve]]
     ) -> CostNotReadyError:
         """Get what a charge of an event waits for: knots from these counts on; `events` has those of all kinds."""
-        charged = [events[kind] for kind in workload.kinds]
-        curves, known = dict(charged), self._known.get(workload)
-        if known is None:
-            known = _Knots(curves, deque(maxlen=RECENT), 0, (), [])
-        number = known.next_number()
-        cycle = [charged[at][0] for at in known.guess(workload.kinds.index(event))]
-        now = {each: counts[kind] for kind, (each, _) in zip(workload.kinds, charged, strict=True)}
-        kept = _Knots(curves, known.recent, number, cycle, known.knots if len(curves) == 1 else [])
+        known = {events[kind][0]: events[kind][1] for kind in workload.kinds}
+        now = dict(zip(known, (counts[kind] for kind in workload.kinds), strict=True))
+        job = Job(self._compute, (workload, now, workload.kinds.index(event), known))
+        return CostNotReadyError(job, needed=False)
 
-        def keep(found: list[Knot] | None) -> None:
-            knots = found or curve_knots(now, cycle, curves, workload.delta, number, kept.apart)
-            self._known.put(workload, kept.with_knots(_in_order(curves, knots)))
-
-        return CostNotReadyError(kept.job(workload.relation, workload.delta, now, number), keep, needed=False)
+    def _compute(
+        self, workload: Workload, now: Mapping[DpEvent, int], event: int, curves: Mapping[DpEvent, RdpCurve]
+    ) -> None:
+        """Compute knots from some counts on, unless another thread has done it meanwhile."""
+        with self._locks[hash(workload) % len(self._locks)]:
+            known, counts = self._known.get(workload), tuple(now.values())
+            if known is None:
+                known = _Knots(curves, deque(maxlen=RECENT), 0, (), [])
+            place = known.place(counts)
+            if place is not None and known.holds_at(place, counts):
+                return
+            number, events = known.next_number(), list(curves)
+            cycle = [events[at] for at in known.guess(event)]
+            kept = _Knots(curves, known.recent, number, cycle, known.knots if len(curves) == 1 else [])
+            found = kept.job(workload.relation, workload.delta, now, number).result()
+            self._known.put(workload, kept.with_knots(_in_order(curves, found)))
 
     def _continue(self, workload: Workload, known: _Knots, place: int) -> None:
         """Begin to compute the knots behind the last ones, where these are near, or take those that are computed."""
