@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from app.api.html_parts import bullets, code, download, heading, paragraph, rows, table
 from app.api.statement_numbers import epsilon, limit, percent, title
+from app.ledger.audit import canonical
 
 SCRIPT: Final = files("app.api").joinpath("verify_statement.sh").read_text()
 """Verifies a statement without Python."""
@@ -79,7 +80,7 @@ def _numbers(payload: Mapping[str, Any]) -> list[str]:
 def _mechanisms(payload: Mapping[str, Any]) -> list[str]:
     parts = [
         heading(f"Mechanisms: {payload['steps']} steps, {payload['mechanisms_in_all']} different events", 3),
-        rows(("Times", "Event"), [(each["count"], each["event"]) for each in payload["mechanisms"]]),
+        rows(("Times", "Event"), [(each["count"], canonical(each["event"])) for each in payload["mechanisms"]]),
     ]
     if payload.get("experiments"):
         sweeps = [(each["path"], each["runs"], epsilon(each), each["choice"]) for each in payload["experiments"]]
@@ -96,8 +97,9 @@ def _runs(payload: Mapping[str, Any]) -> list[str]:
 
 def _script() -> list[str]:
     saved = download("verify_statement.sh", "verify_statement.sh", SCRIPT, "text/x-shellscript")
+    command = "<code>sh verify_statement.sh statement.json signing.pub</code>"
     return [
         heading("Check it without Python", 3),
-        f"<p>Save {saved} and run <code>sh verify_statement.sh statement.json signing.pub</code>: it needs OpenSSL 3.</p>",
+        f"<p>Save {saved}, and run {command}. It needs OpenSSL 3.</p>",
         code(SCRIPT),
     ]

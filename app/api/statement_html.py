@@ -23,15 +23,16 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { text-align: left; vertical-align: top; padding: .35rem .6rem; border-bottom: 1px solid GrayText; }
 th { font-weight: 600; }
 th[scope="row"] { min-width: 9rem; }
+th[scope="col"] { overflow-wrap: normal; }
 ul { padding-left: 1.25rem; }
 pre { white-space: pre-wrap; font-size: .8rem; border: 1px solid GrayText; padding: .5rem; }
 section + section { border-top: 2px solid; margin-top: 2.5rem; }
 @media print {
-:root { font-size: 9.5pt; line-height: 1.3; }
+:root { font-size: 9pt; line-height: 1.3; }
 body { margin: 0; max-width: none; padding: 0; }
 h1 { font-size: 1.3rem; margin: 0 0 .4rem; }
-h2 { break-after: avoid; margin: .7rem 0 .2rem; }
-p, ul, table { margin: .25rem 0; }
+h2 { break-after: avoid; margin: .6rem 0 .1rem; }
+p, ul, table { margin: .2rem 0; }
 th, td { padding: .1rem .4rem; }
 tr { break-inside: avoid; }
 section + section { break-before: page; border: 0; }
@@ -143,7 +144,7 @@ def _guaranteed(payload: Mapping[str, Any]) -> list[str]:
     loss, totals = payload["loss"], payload["totals"]
     columns = [("This run adds" if totals else "All releases about these people", loss)]
     columns += [(f"All releases about the people of {each['path']}", each) for each in totals]
-    said = dict.fromkeys(text for _, each in columns for text in each["in_words"])
+    said = dict.fromkeys(" ".join(each["in_words"]) for _, each in columns)
     lines = [
         ("Limit", *(limit(each["limit"]) + (" (exceeded)" if each["exceeded"] else "") for _, each in columns)),
         ("Risk by the limit", *(_risk(each["risk"]["by_limit"]) for _, each in columns)),

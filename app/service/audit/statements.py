@@ -10,7 +10,7 @@ from app.ledger.accounts.account import AccountKind
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.metadata import AccountMetadata
 from app.ledger.admission.admission import governing_of
-from app.ledger.errors import AccountQuarantinedError
+from app.ledger.errors import AccountQuarantinedError, InvalidInputError
 from app.ledger.runs.run import TERMINAL
 from app.persistence.repositories import account_metadata, accounts, organisations, runs, usage_history
 from app.service.accounts.create import get_account
@@ -36,6 +36,8 @@ from app.service.signing.signatures import Signer
 from app.version import VERSION
 
 FORMAT: Final = 1
+RUN: Final = "run_statement"
+POPULATION: Final = "population_statement"
 MOST_RUNS: Final = 200
 
 COVERED: Final = (
@@ -80,7 +82,7 @@ def run_statement(context: RequestContext, run_id: str, issuer: Issuer) -> dict[
         touched = [record.account for record in path]
         run, own = runs.get(tx, context.organisation_id, run_id), touched[-1]
         payload = {
-            **_head(tx, context, issuer, "run_statement", OTHER_RUNS),
+            **_head(tx, context, issuer, RUN, OTHER_RUNS),
             "run": {
                 **_subject(path[-1], about),
                 "number": about[run_id].number,
@@ -115,7 +117,7 @@ def population_statement(context: RequestContext, population_id: str, issuer: Is
         about = account_metadata.find_many(tx, context.organisation_id, [own.account.id])
         ids, count = usage_history.runs_under(tx, context.organisation_id, own.account.id, MOST_RUNS)
         payload = {
-            **_head(tx, context, issuer, "population_statement"),
+            **_head(tx, context, issuer, POPULATION),
             "population": _subject(own, about),
             **_claims(tx, context, path, about),
             "runs": run_facts(tx, context, ids),
@@ -124,6 +126,20 @@ def population_statement(context: RequestContext, population_id: str, issuer: Is
         }
         payload["versions"] |= {"grid": own.account.grid_version}
     return issuer.signer.signed(payload)
+
+
+def describe_statement(payload: Mapping[str, Any]) -> str:
+    """Describe the payload of a signed statement: kind, organisation, subject, numbers and date.
+
+    Raises:
+        InvalidInputError: it is another signed document.
+    """
+    if payload.get("type") not in (RUN, POPULATION):
+        raise InvalidInputError(f"This is a signed {payload.get('type')!a}, and no statement.")
+    about, loss = payload.get("run") or payload["population"], payload["loss"]
+    kind = f"{payload['type']} of {payload['organisation_name']!a}, {payload['organisation']}"
+    numbers = f"epsilon {loss['epsilon']} of {loss['limit']['epsilon']} at delta {loss['delta']}"
+    return f"{kind}, about {about['path']!a}, {about['id']}, {numbers}, on {payload['issued_at']}."
 
 
 def _head(tx: Connection, context: RequestContext, issuer: Issuer, kind: str, *not_covered: str) -> dict[str, Any]:
