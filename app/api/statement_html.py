@@ -23,8 +23,9 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { text-align: left; vertical-align: top; padding: .35rem .6rem; border-bottom: 1px solid GrayText; }
 th { font-weight: 600; }
 th[scope="row"] { min-width: 9rem; }
-th[scope="col"] { overflow-wrap: normal; }
+@media (min-width: 40rem) { th[scope="col"] { overflow-wrap: normal; } }
 ul { padding-left: 1.25rem; }
+a { color: inherit; }
 pre { white-space: pre-wrap; font-size: .8rem; border: 1px solid GrayText; padding: .5rem; }
 section + section { border-top: 2px solid; margin-top: 2.5rem; }
 @media print {
@@ -155,7 +156,7 @@ def _guaranteed(payload: Mapping[str, Any]) -> list[str]:
     return [
         heading("What is guaranteed"),
         *map(paragraph, said),
-        rows(("", *(name for name, _ in columns)), lines),
+        rows(("Number", *(name for name, _ in columns)), lines),
         paragraph(_RISK.format(unit=unit)),
     ]
 
