@@ -8,9 +8,10 @@ Source: Wasserman, Zhou 2010 (arXiv 0811.2501), Theorem 2.4; Dong, Roth, Su 2022
 and 2.12; Kulynych et al. 2024 (arXiv 2407.02191), Section 3, whose library riskcal computes the same.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, exp, inf, isfinite, nextafter
 from typing import Final, NamedTuple
 
@@ -28,8 +29,11 @@ FALSE_POSITIVE_RATE: Final = 0.01
 PEOPLE: Final = 1000
 """Of so many people it is said how many an attack singles out."""
 
-PROFILE_POINTS: Final = 24
-"""Epsilons above 0 at which a profile is computed."""
+PROFILE_POINTS: Final = 64
+"""Epsilons above 0 at which the profile of a curve is computed."""
+
+SEARCH_FACTORS: Final = (0.6, 0.77, 0.88)
+"""Distances at which a better epsilon is looked for, one after the other."""
 
 _NOBODY: Final = 1e-9
 """A part of a person that is the rounding's."""
@@ -86,13 +90,30 @@ def privacy_profile(
         epsilon: what they cost at a small delta, infinity allowed; larger ones tell an attack nothing more.
     """
     most = epsilon if 0 < epsilon < inf else 1.0
-    epsilons = [0.0, *map(float, np.geomspace(most / 128, most, PROFILE_POINTS))]
     grid = orders(GRID_VERSION)
-    by_curve: Callable[[float], float] = lambda each: delta_of_curve(grid, curve, each).delta  # noqa: E731
-    found = [Guarantee(each, by_curve(each)) for each in epsilons]
+    epsilons = [0.0, *map(float, np.geomspace(most / 128, most, PROFILE_POINTS))]
+    found = [Guarantee(each, delta_of_curve(grid, curve, each).delta) for each in epsilons]
     if events:
+        start = min(found[1:], key=lambda each: _true_positive_rate(each, FALSE_POSITIVE_RATE)).epsilon
         with suppress(UnsupportedEventError, PlanTooExpensiveError):
-            found += [Guarantee(each, pld_delta(events, relation, each)) for each in epsilons]
+            found += _by_distributions(frozenset(events.items()), relation, start)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _by_distributions(
+    events: frozenset[tuple[DpEvent, int]], relation: NeighboringRelation, start: float
+) -> Sequence[Guarantee]:
+    """Compute guarantees by privacy loss distributions where they bound an attack best.
+
+    That is at epsilon 0 for the advantage, and for the true positive rate at one that is searched from `start` on. Each
+    takes some milliseconds, and each holds, wherever the search ends.
+    """
+    counts = dict(events)
+    found = [Guarantee(each, pld_delta(counts, relation, each)) for each in (0.0, start)]
+    for factor in SEARCH_FACTORS:
+        best = min(found[1:], key=lambda each: _true_positive_rate(each, FALSE_POSITIVE_RATE)).epsilon
+        found += [Guarantee(each, pld_delta(counts, relation, each)) for each in (best * factor, best / factor)]
     return found
 
 

@@ -52,7 +52,7 @@ def test_statement_of_a_run_has_its_mechanisms_and_loss(seeded: SeededLedger) ->
     assert said["decisions"] == {"admitted": 3, "refused": 1}
     loss = said["loss"]
     assert loss["limit"] == {"epsilon": 1.0, "delta": 1e-5}
-    assert loss["epsilon"] == run["epsilon_rdp"]
+    assert (loss["epsilon"], 0 < loss["used"] < 1) == (run["epsilon"], True)
     assert (loss["proven"], loss["exceeded"], "limit_needed" in loss) == (loss["limit"], None, False)
     assert [account["path"] for account in said["accounts"]] == ["mimic", "mimic/icu-team"]
     history = seeded.ledger.get(f"/v1/runs/{seeded.run}/history").json()
@@ -67,7 +67,7 @@ def test_statement_of_a_population_names_every_charged_run(seeded: SeededLedger)
     assert ({run["id"] for run in said["runs"]}, said["runs_in_all"]) == ({seeded.run, other}, 2)
     assert idle not in str(said["runs"])
     population = seeded.ledger.get(f"/v1/populations/{seeded.population}").json()
-    assert (said["loss"]["epsilon"], said["loss"]["limit"]) == (population["epsilon_rdp"], population["limit"])
+    assert (said["loss"]["epsilon"], said["loss"]["limit"]) == (population["epsilon"], population["limit"])
     assert (said["steps"], said["mechanisms_in_all"], said["totals"]) == (4, 1, [])
 
 
@@ -92,9 +92,8 @@ def test_statements_cover_released_steps_of_an_open_plan(seeded: SeededLedger) -
     run = _stated(seeded, f"/v1/runs/{seeded.run}/statement")
     whole = _stated(seeded, f"/v1/populations/{seeded.population}/statement")
     epsilons = {each["path"]: each["epsilon"] for each in run["accounts"]}
-    assert epsilons["mimic/icu-team"] == run["loss"]["epsilon"]
-    assert whole["loss"]["epsilon"] == epsilons["mimic"] == run["totals"][0]["epsilon"] > 0
-    assert whole["loss"]["epsilon"] == run["loss"]["epsilon"] > 0
+    assert whole["loss"]["epsilon"] == epsilons["mimic"] == run["totals"][0]["epsilon"] == epsilons["mimic/icu-team"]
+    assert whole["loss"]["epsilon"] >= run["loss"]["epsilon"] > 0, "by its curve, as long as something is reserved"
 
 
 def test_statement_out_of_scope_or_of_a_quarantined_account_is_refused(seeded: SeededLedger) -> None:

@@ -12,14 +12,13 @@ from app.accounting.risk import FALSE_POSITIVE_RATE, AttackRisk, Guarantee, atta
 from app.ledger.accounts.account import Account, AccountKind, zero_curve
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.metadata import AccountMetadata
-from app.ledger.admission.admission import governing_of
 from app.ledger.experiments import ChargingMode
-from app.persistence.repositories import account_metadata, audit, experiments, runs, usage_history
+from app.persistence.repositories import account_metadata, audit, dp_events, experiments, runs, usage_history
 from app.persistence.repositories.release_times import release_period
+from app.service.accounts.epsilons import delta_of_run, read_epsilon, read_epsilons
 from app.service.audit.limit_standing import LimitStanding
 from app.service.audit.mechanism_words import describe_mechanism
 from app.service.audit.plain_claims import DIFFERENCES
-from app.service.audit.shown_epsilon import shown_epsilon
 from app.service.auth.request_context import RequestContext
 from app.service.experiments import ExperimentRecord, read_all
 from app.service.json_values import json_finite
@@ -51,13 +50,6 @@ class Releases:
     totals: Sequence[usage_history.ChargeTotal]
     kinds: int
     steps: int
-
-    @property
-    def events(self) -> dict[DpEvent, int] | None:
-        """The events with their counts; None: there are more."""
-        if self.kinds > len(self.totals):
-            return None
-        return {event_from_dict(json.loads(each.canonical_json)): each.count for each in self.totals}
 
     def facts(self) -> dict[str, Any]:
         """Serialize them, also in words."""
@@ -103,17 +95,13 @@ def protected_facts(populations: Iterable[AccountRecord], about: Mapping[str, Ac
     ]
 
 
-def loss_facts(governing: LimitStanding, account: Account, events: Mapping[DpEvent, int] | None) -> dict[str, Any]:
-    """Describe an account's privacy loss, its limit, and both as the risk of an attack.
-
-    Args:
-        governing: the account that limits it.
-        account: with all that may have been released under it as spent.
-        events: what was charged to it; None: only its curve counts.
-    """
-    limit, proven = governing.limit, governing.proven
-    epsilon = shown_epsilon(account, governing.account)
-    profile = privacy_profile(account.spent, events, account.relation, epsilon)
+def loss_facts(tx: Connection, organisation_id: str, governing: LimitStanding, own: AccountRecord) -> dict[str, Any]:
+    """Describe an account's privacy loss, the limit that governs it, and both as the risk of an attack."""
+    limit, proven, limited = governing.limit, governing.proven, released(governing.account)
+    account = released(own.account)
+    epsilon = released_epsilon(tx, organisation_id, own, limit.delta)
+    profile = privacy_profile(account.spent, _events(tx, organisation_id, own), account.relation, epsilon)
+    needed = {} if proven else json_finite(limit_needed=limited.bounds().limit_needed(limited.spent))
     return {
         "limit": asdict(limit),
         "limit_of": governing.account.id,
@@ -123,14 +111,30 @@ def loss_facts(governing: LimitStanding, account: Account, events: Mapping[DpEve
         "plan": plan_facts(governing.account),
         "delta": limit.delta,
         **json_finite(epsilon=epsilon),
-        **(json_finite(limit_needed=released(governing.account).epsilon()) if proven is None else {}),
+        "used": limited.used(),
         "own_delta": account.spent.delta_value(),
         "risk": {
             "false_positive_rate": FALSE_POSITIVE_RATE,
             "by_limit": proven and _risk_facts(attack_risk([Guarantee(proven.epsilon, proven.delta)])),
             "by_charges": _risk_facts(attack_risk(profile)),
         },
+        **needed,
     }
+
+
+def released_epsilon(tx: Connection, organisation_id: str, record: AccountRecord, delta: float) -> float:
+    """Read the epsilon at a delta of all that may have been released under an account."""
+    account = released(record.account)
+    return read_epsilon(tx, organisation_id, record, delta) if account is record.account else account.rdp_epsilon(delta)
+
+
+def _events(tx: Connection, organisation_id: str, record: AccountRecord) -> dict[DpEvent, int] | None:
+    """Get the events that an account counts; None: not all that may have been released is counted."""
+    counts = record.counts
+    if counts is None or released(record.account) is not record.account:
+        return None
+    events = dp_events.find_events(tx, organisation_id, counts.keys())
+    return {events[key]: count for key, count in counts.items()} if counts.keys() <= events.keys() else None
 
 
 def _risk_facts(risk: AttackRisk) -> dict[str, Any]:
@@ -156,13 +160,14 @@ def released(account: Account) -> Account:
     Steps of a reservation are charged to their run at once, and to the accounts above it when the reservation is
     closed: until then these only hold them. A run's own account is exact.
     """
-    if account.kind is AccountKind.RUN:
+    if account.kind is AccountKind.RUN or account.held.is_zero:
         return account
     return replace(account, spent=account.spent + account.held, held=zero_curve(account.grid_version))
 
 
-def account_facts(account: Account) -> dict[str, Any]:
+def account_facts(tx: Connection, organisation_id: str, record: AccountRecord) -> dict[str, Any]:
     """Describe an account with a limit."""
+    account = record.account
     assert account.limit is not None, "it was looked for"
     return {
         "id": account.id,
@@ -170,7 +175,8 @@ def account_facts(account: Account) -> dict[str, Any]:
         "path": account.path,
         "limit": asdict(account.limit),
         "plan": plan_facts(account),
-        **json_finite(epsilon=shown_epsilon(account, account)),
+        **json_finite(epsilon=released_epsilon(tx, organisation_id, record, account.limit.delta)),
+        "used": released(account).used(),
     }
 
 
@@ -186,9 +192,8 @@ def experiment_facts(
             "runs": record.runs,
             "charging_mode": str(record.experiment.charging_mode),
             "choice": CHOICES[record.experiment.charging_mode] if _is_paid(record, charged) else NOT_CHARGED,
-            **json_finite(epsilon=record.reading.epsilon),
-            "delta": record.reading.delta,
-            "epsilon_limit": record.reading.epsilon_limit,
+            **json_finite(epsilon=record.epsilon),
+            "delta": record.delta,
         }
         for record in read_all(tx, context, found)
     ]
@@ -203,21 +208,21 @@ def run_facts(tx: Connection, context: RequestContext, run_ids: Sequence[str]) -
     """Describe runs with their cost, in a constant number of statements."""
     states = {run.account_id: run for run in runs.get_many(tx, context.organisation_id, run_ids)}
     about = account_metadata.find_many(tx, context.organisation_id, run_ids)
+    paths = find_paths(tx, context, run_ids)
+    deltas = [delta_of_run([record.account for record in path]) for path in paths]
+    wanted = [(path[-1], delta) for path, delta in zip(paths, deltas, strict=True)]
     found = []
-    for path in find_paths(tx, context, run_ids):
-        accounts = [record.account for record in path]
-        own, governing = accounts[-1], governing_of(accounts)
-        assert governing.limit is not None, "it governs by its limit"
-        run = states[own.id]
+    for (own, delta), epsilon in zip(wanted, read_epsilons(tx, context.organisation_id, wanted), strict=True):
+        run = states[own.account.id]
         found.append(
             {
                 "id": run.account_id,
-                "path": own.path,
-                "number": about[own.id].number,
-                "display_name": about[own.id].metadata.display_name,
+                "path": own.account.path,
+                "number": about[run.account_id].number,
+                "display_name": about[run.account_id].metadata.display_name,
                 "status": str(run.status),
-                **json_finite(epsilon=shown_epsilon(own, released(governing))),
-                "delta": governing.limit.delta,
+                **json_finite(epsilon=epsilon),
+                "delta": delta,
                 "decisions": run.decisions,
                 "head": run.chain_head.hex(),
             }

@@ -27,7 +27,6 @@ from app.service.audit.statement_facts import (
     period_facts,
     protected_facts,
     read_releases,
-    released,
     run_facts,
 )
 from app.service.auth.request_context import RequestContext
@@ -79,8 +78,7 @@ def run_statement(context: RequestContext, run_id: str, issuer: Issuer) -> dict[
         path = find_path(tx, context, run_id)
         _require_proven(path)
         about = account_metadata.find_many(tx, context.organisation_id, [record.account.id for record in path])
-        touched = [record.account for record in path]
-        run, own = runs.get(tx, context.organisation_id, run_id), touched[-1]
+        run = runs.get(tx, context.organisation_id, run_id)
         payload = {
             **_head(tx, context, issuer, RUN, OTHER_RUNS),
             "run": {
@@ -93,13 +91,17 @@ def run_statement(context: RequestContext, run_id: str, issuer: Issuer) -> dict[
             },
             "decisions": usage_history.outcomes(tx, context.organisation_id, run_id),
             **_claims(tx, context, path, about),
-            "accounts": [account_facts(released(account)) for account in touched if account.limit is not None],
+            "accounts": [
+                account_facts(tx, context.organisation_id, record)
+                for record in path
+                if record.account.limit is not None
+            ],
             "chain": {"decisions": run.decisions, "head": run.chain_head.hex(), **chain_facts(tx, context)},
         }
         used = [each["fingerprint"] for each in payload["mechanisms"]]
         payload["experiments"] = experiment_facts(tx, context, run_id, set(used))
         formulas = usage_history.formula_versions(tx, context.organisation_id, used)
-        payload["versions"] |= {"grid": own.grid_version, "formulas": formulas}
+        payload["versions"] |= {"grid": path[-1].account.grid_version, "formulas": formulas}
     return issuer.signer.signed(payload)
 
 
@@ -173,15 +175,13 @@ def _claims(
     totals = {key: standing_of(tx, organisation, each.account) for key, each in populations.items()}
     limiting = governing_of([record.account for record in path])
     governing = totals.get(limiting.id) or standing_of(tx, organisation, limiting)
-    releases = read_releases(tx, organisation, own.id)
     people = populations[limiting.population_id].population
-    events = releases.events if own.kind is AccountKind.RUN else None
     return {
         "protected": protected_facts(populations.values(), about),
         "period": period_facts(tx, organisation, own.id),
-        **releases.facts(),
+        **read_releases(tx, organisation, own.id).facts(),
         "loss": {
-            **loss_facts(governing, released(own), events),
+            **loss_facts(tx, organisation, governing, path[-1]),
             "in_words": plain_claim(governing, people),
             "guarantee": guarantee(governing, list(totals.values()), people),
         },
@@ -189,7 +189,7 @@ def _claims(
             {
                 "population": key,
                 "path": each.account.path,
-                **loss_facts(each, released(each.account), None),
+                **loss_facts(tx, organisation, each, populations[key]),
                 "in_words": plain_claim(each, populations[key].population),
             }
             for key, each in totals.items()
