@@ -5,10 +5,12 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Request, Response
 
 from app.api.problems import READ_ERRORS, responses
-from app.api.route import ContextDep, SignerDep, router
+from app.api.route import ContextDep, SignerDep, etag_response, router
 from app.api.schemas.checkpoints import Statement
+from app.api.schemas.registry_entries import RegistryEntry
 from app.api.statement_html import POLICY, page_of
 from app.ledger.audit import canonical
+from app.service.audit.registry_entries import population_entry, run_entry
 from app.service.audit.statements import Issuer, population_statement, run_statement
 
 routes = router("statements")
@@ -54,6 +56,30 @@ def get_population_statement(population_id: str, context: ContextDep, issuer: Is
 def get_population_statement_html(population_id: str, context: ContextDep, issuer: IssuerDep) -> Response:
     """Get the same statement as a page to read and print, with the signed document in it."""
     return _page(population_statement(context, population_id, issuer))
+
+
+@routes.read(
+    "/runs/{run_id}/registry-entry",
+    "Get the entry of a run for the public registry of deployments",
+    RegistryEntry,
+    *READ_ERRORS,
+    "account_quarantined",
+)
+def get_run_registry_entry(run_id: str, request: Request, context: ContextDep) -> Response:
+    """Get what the ledger knows and people wrote about a run as an entry, and what the entry still lacks."""
+    return etag_response(request, RegistryEntry.of(run_entry(context, run_id)))
+
+
+@routes.read(
+    "/populations/{population_id}/registry-entry",
+    "Get the entry of a population for the public registry of deployments",
+    RegistryEntry,
+    *READ_ERRORS,
+    "account_quarantined",
+)
+def get_population_registry_entry(population_id: str, request: Request, context: ContextDep) -> Response:
+    """Get what the ledger knows and people wrote about all releases of a population as an entry, and what it lacks."""
+    return etag_response(request, RegistryEntry.of(population_entry(context, population_id)))
 
 
 def _json(document: dict[str, Any]) -> Response:

@@ -95,6 +95,14 @@ def protected_facts(populations: Iterable[AccountRecord], about: Mapping[str, Ac
     ]
 
 
+def deployment_facts(path: Sequence[AccountRecord], about: Mapping[str, AccountMetadata]) -> dict[str, str]:
+    """Get what people wrote for the registry of deployments: the account's own values, or else those above it."""
+    found: dict[str, str] = {}
+    for record in path:
+        found |= about[record.account.id].metadata.deployment
+    return found
+
+
 def loss_facts(tx: Connection, organisation_id: str, governing: LimitStanding, own: AccountRecord) -> dict[str, Any]:
     """Describe an account's privacy loss, the limit that governs it, and both as the risk of an attack."""
     limit, proven, limited = governing.limit, governing.proven, released(governing.account)

@@ -22,6 +22,7 @@ from app.service.audit.plain_claims import plain_claim
 from app.service.audit.statement_facts import (
     account_facts,
     chain_facts,
+    deployment_facts,
     experiment_facts,
     loss_facts,
     period_facts,
@@ -74,13 +75,18 @@ def run_statement(context: RequestContext, run_id: str, issuer: Issuer) -> dict[
     Raises:
         AccountQuarantinedError: an account of its path is quarantined.
     """
+    return issuer.signer.signed(run_payload(context, run_id, issuer.url))
+
+
+def run_payload(context: RequestContext, run_id: str, url: str | None) -> dict[str, Any]:
+    """Build the payload of `run_statement`; `url` is the service's public origin."""
     with context.read() as tx:
         path = find_path(tx, context, run_id)
         _require_proven(path)
         about = account_metadata.find_many(tx, context.organisation_id, [record.account.id for record in path])
         run = runs.get(tx, context.organisation_id, run_id)
         payload = {
-            **_head(tx, context, issuer, RUN, OTHER_RUNS),
+            **_head(tx, context, url, RUN, OTHER_RUNS),
             "run": {
                 **_subject(path[-1], about),
                 "number": about[run_id].number,
@@ -102,7 +108,7 @@ def run_statement(context: RequestContext, run_id: str, issuer: Issuer) -> dict[
         payload["experiments"] = experiment_facts(tx, context, run_id, set(used))
         formulas = usage_history.formula_versions(tx, context.organisation_id, used)
         payload["versions"] |= {"grid": path[-1].account.grid_version, "formulas": formulas}
-    return issuer.signer.signed(payload)
+    return payload
 
 
 def population_statement(context: RequestContext, population_id: str, issuer: Issuer) -> dict[str, Any]:
@@ -111,6 +117,11 @@ def population_statement(context: RequestContext, population_id: str, issuer: Is
     Raises:
         AccountQuarantinedError: the population is quarantined.
     """
+    return issuer.signer.signed(population_payload(context, population_id, issuer.url))
+
+
+def population_payload(context: RequestContext, population_id: str, url: str | None) -> dict[str, Any]:
+    """Build the payload of `population_statement`; `url` is the service's public origin."""
     record = get_account(context, AccountKind.POPULATION, population_id).record
     with context.db.read(context.organisation_id) as tx:
         path = accounts.path_of(tx, context.organisation_id, record.account.id)
@@ -119,7 +130,7 @@ def population_statement(context: RequestContext, population_id: str, issuer: Is
         about = account_metadata.find_many(tx, context.organisation_id, [own.account.id])
         ids, count = usage_history.runs_under(tx, context.organisation_id, own.account.id, MOST_RUNS)
         payload = {
-            **_head(tx, context, issuer, POPULATION),
+            **_head(tx, context, url, POPULATION),
             "population": _subject(own, about),
             **_claims(tx, context, path, about),
             "runs": run_facts(tx, context, ids),
@@ -127,7 +138,7 @@ def population_statement(context: RequestContext, population_id: str, issuer: Is
             "chain": chain_facts(tx, context),
         }
         payload["versions"] |= {"grid": own.account.grid_version}
-    return issuer.signer.signed(payload)
+    return payload
 
 
 def describe_statement(payload: Mapping[str, Any]) -> str:
@@ -144,13 +155,13 @@ def describe_statement(payload: Mapping[str, Any]) -> str:
     return f"{kind}, about {about['path']!a}, {about['id']}, {numbers}, on {payload['issued_at']}."
 
 
-def _head(tx: Connection, context: RequestContext, issuer: Issuer, kind: str, *not_covered: str) -> dict[str, Any]:
+def _head(tx: Connection, context: RequestContext, url: str | None, kind: str, *not_covered: str) -> dict[str, Any]:
     return {
         "type": kind,
         "format": FORMAT,
         "organisation": context.organisation_id,
         "organisation_name": organisations.organisation_name(tx, context.organisation_id),
-        "issuer": {"url": issuer.url},
+        "issuer": {"url": url},
         "issued_at": context.now.isoformat(),
         "issued_to": name_actor(tx, context.organisation_id, context.principal.actor),
         "covered": list(COVERED),
@@ -178,6 +189,7 @@ def _claims(
     people = populations[limiting.population_id].population
     return {
         "protected": protected_facts(populations.values(), about),
+        "deployment": deployment_facts(path, about),
         "period": period_facts(tx, organisation, own.id),
         **read_releases(tx, organisation, own.id).facts(),
         "loss": {
