@@ -177,6 +177,7 @@ from epsilon_ledger._wire.problems import (
     RdpComparison,
     UnavailableAlternative,
 )
+from epsilon_ledger._wire.registry_entries import MissingField, RegistryEntry
 from epsilon_ledger._wire.reservation_models import Reservation, ReservedEvent, Shortage, Waiting
 from epsilon_ledger._wire.sampled_events import (
     PoissonSampledEvent,
@@ -272,6 +273,7 @@ __all__ = [
     "MaxStepsEstimate",
     "Metadata",
     "MetadataChanges",
+    "MissingField",
     "MixtureOfGaussiansEvent",
     "NameTakenError",
     "NeighboringRelation",
@@ -304,6 +306,7 @@ __all__ = [
     "RdpComparison",
     "Receiver",
     "ReceiverStateConflictError",
+    "RegistryEntry",
     "RepeatAndSelectEvent",
     "RequestInDoubtError",
     "RequestTooLargeError",
