@@ -51,7 +51,7 @@ def test_metadata_is_created_read_changed_by_a_merge_patch_and_recorded(seeded: 
     before = ledger.get(url).json()
     assert _about(before) == NOTHING
     assert ledger.patch(url, ABOUT).json() == before | ABOUT
-    changes = {"owner": None, "deployment": {"intended_use": None, "publication_date": "2026-12-03"}}
+    changes: dict[str, Any] = {"owner": None, "deployment": {"intended_use": None, "publication_date": "2026-12-03"}}
     changes |= {"labels": {"team": None, "new": "1", "git-commit": "5"}, "description": "Short."}
     after = ledger.patch(url, changes).json()
     kept = {"git-commit": "5", "new": "1", "team/name_1.x": ""}

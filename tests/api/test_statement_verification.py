@@ -113,11 +113,11 @@ def test_issuer_is_the_configured_address_and_not_the_host_of_a_request(seeded: 
 
 
 def test_issuer_s_address_is_signed_and_links_back(tmp_path: Path) -> None:
-    settings = {"public_url": "https://ledger.hospital.example", "signing_key_file": str(signing_key()[0])}
-    with open_ledger(tmp_path, **settings) as ledger:
+    url = "https://ledger.hospital.example"
+    with open_ledger(tmp_path, public_url=url, signing_key_file=str(signing_key()[0])) as ledger:
         population = ledger.population()["id"]
         path = f"/v1/populations/{population}/statement"
-        assert ledger.get(path).json()["payload"]["issuer"] == {"url": settings["public_url"]}
+        assert ledger.get(path).json()["payload"]["issuer"] == {"url": url}
         page = ledger.get(f"{path}.html").text
     assert f'href="https://ledger.hospital.example/accounts/{population}"' in page
     assert "Epsilon Ledger at https://ledger.hospital.example" in page
