@@ -130,7 +130,7 @@ function described({ type, organisation, run, population, loss, ...payload }) {
   const subject = run?.path ?? population?.name;
   const audited = `${payload.audit_length} audit events, head ${payload.audit_head}`;
   const about = subject === undefined ? audited : `${shown(subject)}, ${(run ?? population).id}`;
-  const epsilon = loss === undefined ? "" : `, epsilon ${loss.epsilon_by_filter} of ${loss.limit.epsilon} at delta ${loss.delta}`;
+  const epsilon = loss === undefined ? "" : `, epsilon ${loss.epsilon} of ${loss.limit.epsilon} at delta ${loss.delta}`;
   return `${type} of ${organisation} about ${about}${epsilon}, on ${payload.issued_at ?? payload.created_at}`;
 }
 

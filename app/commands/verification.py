@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -22,6 +22,7 @@ from app.ledger.errors import InvalidInputError
 from app.persistence.database import Database
 from app.service.audit.checkpoints import make_checkpoint
 from app.service.audit.export import export
+from app.service.audit.statements import describe_statement
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.database_copy import copy_database, require_unused
 from app.service.json_values import read_object
@@ -121,6 +122,27 @@ def checkpoint(organisation: Organisation) -> None:
     signer = require_signer(signer_of(Settings().signing_key_file))
     with open_organisation(organisation) as context:
         typer.echo(make_checkpoint(context, signer).document)
+
+
+def verify_statement(
+    statement: Annotated[Path, typer.Argument(help="File of a signed statement.")],
+    public_key: Annotated[Path, typer.Option("--public-key", help="PEM file of the issuer's public key.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Check that a statement is signed, and print what it says; needs no database. Exit 1 if it is not signed."""
+    from app.service.signing.ed25519 import is_signed_by  # noqa: PLC0415 - as its docstring says
+
+    try:
+        document = read_object(statement.read_bytes())
+        sound = is_signed_by(document, public_key.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"The statement, or the public key, cannot be read: {error}") from error
+    payload: Any = document["payload"]
+    said = describe_statement(payload) if sound else f"{statement} is not signed by this key, or was changed since."
+    facts = {"sound": sound, "payload": payload if sound else None}
+    print_result(as_json=as_json, text=f"Sound: {said}" if sound else f"NOT SOUND: {said}", facts=facts)
+    raise typer.Exit(0 if sound else 1)
 
 
 def export_charges(

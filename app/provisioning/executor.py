@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
 
+from app.ledger.accounts.metadata import METADATA_MAPPINGS
 from app.provisioning.changes import ORGANISATION, Change, ChangeSet, Operation, Resource, any_above
 from app.provisioning.document import DesiredAccount, OrganisationDocument, accounts_of
 from app.provisioning.errors import ProvisioningError
@@ -138,8 +139,8 @@ class Executor:
         if any(present.get(name) != value for name, value in before.items()):
             raise _changed(change)  # metadata takes no If-Match
         patch = dict(change.after)
-        if "labels" in patch:  # they are merged by key
-            patch["labels"] = dict.fromkeys(before["labels"] or {}) | (patch["labels"] or {})
+        for name in METADATA_MAPPINGS & patch.keys():  # they are merged by key
+            patch[name] = dict.fromkeys(before[name] or {}) | (patch[name] or {})
         self._api.change("PATCH", path, patch)
 
     def _create_key(self, change: Change) -> None:

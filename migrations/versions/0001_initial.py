@@ -272,6 +272,7 @@ def _create_account_metadata() -> None:
         sa.Column("description", sa.Text),
         sa.Column("owner", sa.String(200)),
         sa.Column("links", sa.Text, nullable=False, server_default="[]"),
+        sa.Column("deployment", sa.Text, nullable=False, server_default="{}"),
         sa.Column("search_text", sa.Text, nullable=False),
         _timestamp("archived_at"),
         sa.PrimaryKeyConstraint("organisation_id", "account_id"),
@@ -281,6 +282,7 @@ def _create_account_metadata() -> None:
         sa.CheckConstraint("description <> ''", name="description_not_empty"),
         sa.CheckConstraint("owner <> ''", name="owner_not_empty"),
         sa.CheckConstraint("links <> ''", name="links_not_empty"),
+        sa.CheckConstraint("deployment <> ''", name="deployment_not_empty"),
         sa.CheckConstraint("search_text <> ''", name="search_text_not_empty"),
     )
     _create_partial_index(

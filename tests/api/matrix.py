@@ -34,6 +34,7 @@ RULES: list[tuple[list[str], str, str]] = [
     (EVERYONE, HIDDEN, "getRunHistory getRunHistorySvg exportRunHistory"),
     (EVERYONE, HIDDEN, "getAccountHistory getAccountHistorySvg exportAccountHistory"),
     (EVERYONE, HIDDEN, "getRunStatement getRunStatementHtml getPopulationStatement getPopulationStatementHtml"),
+    (EVERYONE, HIDDEN, "getRunRegistryEntry getPopulationRegistryEntry"),
     (EVERYONE, SAME, "computeEpsilon computeDelta computeEpsilonTrajectory computeLaplaceCost"),
     (EVERYONE, SAME, "findNoiseMultiplier findMaxSteps findSamplingProbability getSigningKey"),
     (PROOF, OWN, "createVerification listVerifications createCheckpoint listCheckpoints"),

@@ -15,9 +15,10 @@ ABOUT: dict[str, Any] = {
     "owner": "icu@hospital.example",
     "labels": {"git-commit": "4ff0372", "team/name_1.x": "", "team": "icu"},
     "links": [{"title": "MLflow", "url": "https://mlflow.example/runs/1?x=1#top"}],
+    "deployment": {"data_curators": "ICU; Board", "intended_use": "Triage."},
 }
 NOTHING: dict[str, Any] = dict.fromkeys(("display_name", "description", "owner", "archived_at"))
-NOTHING |= {"labels": {}, "links": []}
+NOTHING |= {"labels": {}, "links": [], "deployment": {}}
 
 
 def _about(item: dict[str, Any]) -> dict[str, Any]:
@@ -50,10 +51,12 @@ def test_metadata_is_created_read_changed_by_a_merge_patch_and_recorded(seeded: 
     before = ledger.get(url).json()
     assert _about(before) == NOTHING
     assert ledger.patch(url, ABOUT).json() == before | ABOUT
-    changes = {"owner": None, "labels": {"team": None, "new": "1", "git-commit": "5"}, "description": "Short."}
+    changes: dict[str, Any] = {"owner": None, "deployment": {"intended_use": None, "publication_date": "2026-12-03"}}
+    changes |= {"labels": {"team": None, "new": "1", "git-commit": "5"}, "description": "Short."}
     after = ledger.patch(url, changes).json()
     kept = {"git-commit": "5", "new": "1", "team/name_1.x": ""}
     wanted = ABOUT | {"owner": None, "labels": kept, "description": "Short."}
+    wanted |= {"deployment": {"data_curators": "ICU; Board", "publication_date": "2026-12-03"}}
     assert after == ledger.get(url).json() == before | wanted
     assert ledger.patch(url, {"labels": None, "links": None}).json() == before | wanted | {"labels": {}, "links": []}
     assert ledger.patch(url, {"description": "Short."}).json() == before | wanted | {"labels": {}, "links": []}
@@ -75,6 +78,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     *(({"labels": {key: "x"}}, "labels") for key in ("Team", "", "-x", "x" * 64)),
     *(({"labels": {"team": value}}, "labels") for value in ("x" * 201, "a\nb", 5)),
     ({"labels": {f"k{number}": "" for number in range(MAX_LABELS + 1)}}, "labels"),
+    *(({"deployment": {key: "x"}}, "deployment") for key in ("", "name", "publication_date", "access_type")),
+    *(({"deployment": {"intended_use": value}}, "deployment") for value in ("", "a\nb", "x" * 2001, 5)),
+    ({"deployment": {"publication_date": "3.12.2026"}}, "must be a day, as text such as"),
+    ({"deployment": {"data_curators": "ICU;;Board"}}, "write names, separated by semicolons"),
+    ({"deployment": {"data_product_type": "Model"}}, "choose one of: Summary statistics; Machine learning model"),
     *(({"links": [{"title": "x", "url": url}]}, "url") for url in (*URLS, "//x.example")),
 ]
 

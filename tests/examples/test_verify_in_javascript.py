@@ -116,7 +116,7 @@ def test_audit_log_of_api_is_sound_and_each_change_of_it_is_found(written: Writt
 def test_signed_document_is_verified(written: Written, tmp_path: Path) -> None:
     file, (_, public) = tmp_path / "document.json", signing_key()
     loss, run = (written.statement["payload"][name] for name in ("loss", "run"))
-    about = f'"mimic/large/model", {run["id"]}, epsilon {loss["epsilon_by_filter"]} of 30 at delta 0.00001'
+    about = f'"mimic/large/model", {run["id"]}, epsilon {loss["epsilon"]} of 30 at delta 0.00001'
     for document, signed in ((written.statement, about), (written.checkpoint, " audit events, head ")):
         file.write_text(json.dumps(document))  # as another program wrote it: with spaces, and in ASCII
         status, said = verified("document", file, public)

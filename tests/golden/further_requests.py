@@ -18,6 +18,7 @@ METADATA = {
     "owner": "icu-team@hospital.example",
     "labels": {"study": "sepsis"},
     "links": [{"title": "Protocol", "url": "https://hospital.example/protocols/17"}],
+    "deployment": {"intended_use": "Beds are planned by expected stays."},
 }
 
 
@@ -72,6 +73,7 @@ def _train(ask: Ask) -> None:
     ask(None, "trainer", f"POST /v1/runs/{run}/reservations", plan | {"attempt": 2})
     ask(None, "trainer", f"POST /v1/runs/{run}/complete", {"steps_executed": 100, "attempt": 2})
     ask(None, "viewer", f"GET /v1/runs/{run}/statement")
+    ask(None, "viewer", f"GET /v1/runs/{run}/registry-entry")
     tuning = {"name": "learning-rate", "budget": "icu/team", "charging_mode": "each_run"}
     experiment = ask(None, "trainer", "POST /v1/experiments", METADATA | tuning)["id"]
     ask(None, "viewer", f"GET /v1/experiments/{experiment}")

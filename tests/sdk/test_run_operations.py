@@ -82,7 +82,7 @@ def test_statements_and_checkpoints_are_verified_with_key_that_signed_them(admin
         if "loss" in payload:
             loss = payload["loss"]
             assert f"'{name}', " in signed
-            assert f", epsilon {loss['epsilon_by_filter']} of {loss['limit']['epsilon']} at delta " in signed
+            assert f", epsilon {loss['epsilon']} of {loss['limit']['epsilon']} at delta " in signed
         assert [forgery for forgery, sent in forged_documents(json.loads(text)).items() if _sound(sent, key)] == []
         forged = type(document)({**document.payload, "type": "other"}, document.signature)
         with pytest.raises(InvalidSignatureError, match=key.key_id):

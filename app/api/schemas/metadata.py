@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from app.api.schemas.common import Body, Input, Output, Reason, readable
 from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.accounts.deployments import DEPLOYMENT_FIELDS, MAX_DEPLOYMENT_VALUE
 from app.ledger.accounts.metadata import (
     MAX_DESCRIPTION,
     MAX_DISPLAY_NAME,
@@ -20,12 +21,14 @@ from app.ledger.accounts.metadata import (
     MAX_LINKS,
     MAX_OWNER,
     METADATA_FIELDS,
+    METADATA_MAPPINGS,
     AccountMetadata,
     Metadata,
 )
 from app.ledger.accounts.metadata import Link as DomainLink
 from app.ledger.names import is_line
 
+_DEPLOYMENT_KEYS: Final = tuple(DEPLOYMENT_FIELDS)
 _KEY: Final = re.compile(rf"[a-z0-9][a-z0-9_.\-/]{{0,{MAX_LABEL_KEY - 1}}}")
 
 
@@ -64,6 +67,22 @@ def _url(value: str) -> str:
     return value
 
 
+def _deployment_key(value: str) -> str:
+    if value not in DEPLOYMENT_FIELDS:
+        raise ValueError(f"the registry has the fields {', '.join(DEPLOYMENT_FIELDS)}")
+    return value
+
+
+def _deployment(values: dict[str, Any]) -> dict[str, Any]:
+    for name, value in values.items():
+        if value is not None:
+            try:
+                DEPLOYMENT_FIELDS[name].check(value)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+    return values
+
+
 DisplayName = Annotated[str, Field(min_length=1, max_length=MAX_DISPLAY_NAME), AfterValidator(_line)]
 Description = Annotated[str, Field(min_length=1, max_length=MAX_DESCRIPTION), AfterValidator(readable)]
 Owner = Annotated[str, Field(min_length=1, max_length=MAX_OWNER), AfterValidator(_line)]
@@ -80,12 +99,20 @@ class LinkInput(Input):
     )
 
 
+DeploymentKey = Annotated[
+    str, Field(json_schema_extra={"enum": list(_DEPLOYMENT_KEYS)}), AfterValidator(_deployment_key)
+]
+DeploymentValue = Annotated[str, Field(min_length=1, max_length=MAX_DEPLOYMENT_VALUE), AfterValidator(_line)]
 Links = Annotated[list[LinkInput], Field(max_length=MAX_LINKS)]
 
 ABOUT_DISPLAY_NAME: Final = "What people see instead of the name; the name stays the identity."
 ABOUT_OWNER: Final = "A person or a team, as a name or an e-mail address."
 ABOUT_LABELS: Final = "Values by key, for filters. A key has letters a to z, digits and _ . - /."
 ABOUT_LINKS: Final = "Links to other systems."
+ABOUT_DEPLOYMENT: Final = (
+    "What the public registry of deployments asks for and only people know. Accounts below have it, too, unless they "
+    "have a value of their own."
+)
 
 
 class MetadataInput(Body):
@@ -98,15 +125,19 @@ class MetadataInput(Body):
         default={}, description=ABOUT_LABELS
     )
     links: Links = Field(default=[], description=ABOUT_LINKS)
+    deployment: Annotated[dict[DeploymentKey, DeploymentValue], AfterValidator(_deployment)] = Field(
+        default={}, description=ABOUT_DEPLOYMENT
+    )
 
     def metadata(self) -> Metadata:
         """Convert to the domain."""
         sent = {name: getattr(self, name) for name in METADATA_FIELDS}
-        return Metadata(**sent | {"labels": dict(sorted(self.labels.items())), "links": _links(self.links)})
+        mappings = {name: dict(sorted(sent[name].items())) for name in METADATA_MAPPINGS}
+        return Metadata(**sent | mappings | {"links": _links(self.links)})
 
 
 class UpdateMetadata(Body):
-    """A JSON merge patch: a missing field stays, null removes it; labels are merged by key, links are replaced."""
+    """A JSON merge patch: a missing field stays, null removes it; labels and deployment are merged by key."""
 
     display_name: DisplayName | None = Field(default=None, description=ABOUT_DISPLAY_NAME)
     description: Description | None = None
@@ -115,6 +146,9 @@ class UpdateMetadata(Body):
         default=None, description=ABOUT_LABELS
     )
     links: Links | None = Field(default=None, description=ABOUT_LINKS)
+    deployment: Annotated[dict[DeploymentKey, DeploymentValue | None], AfterValidator(_deployment)] | None = Field(
+        default=None, description=ABOUT_DEPLOYMENT
+    )
 
     def changes(self) -> dict[str, Any]:
         """Return the sent fields, as the domain merges them."""
@@ -139,6 +173,7 @@ class MetadataMembers(Output):
     owner: str | None = Field(default=None, description=ABOUT_OWNER)
     labels: dict[str, str] = Field(default={}, description=ABOUT_LABELS)
     links: list[Link] = Field(default=[], description=ABOUT_LINKS)
+    deployment: dict[str, str] = Field(default={}, description=ABOUT_DEPLOYMENT)
     archived_at: datetime | None = Field(
         default=None, description="Since when it is archived: hidden from lists, and read-only. Null: it is not."
     )

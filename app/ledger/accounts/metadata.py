@@ -44,6 +44,7 @@ class Metadata:
     Args:
         owner: a person or a team, as text.
         labels: values by key.
+        deployment: values of `DEPLOYMENT_FIELDS`, for the public registry of deployments.
     """
 
     display_name: str | None = None
@@ -51,6 +52,7 @@ class Metadata:
     owner: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     links: tuple[Link, ...] = ()
+    deployment: Mapping[str, str] = field(default_factory=dict)
 
     def payload(self) -> dict[str, Any]:
         """Return what is set, as the audit log records it."""
@@ -58,24 +60,26 @@ class Metadata:
         return {name: value for name, value in facts.items() if value}
 
     def patched(self, changes: Mapping[str, Any]) -> "Metadata":
-        """Apply a JSON merge patch: None removes; labels are merged by key.
+        """Apply a JSON merge patch: None removes; labels and deployment are merged by key.
 
         Raises:
             InvalidInputError: there would be too many labels.
         """
         values = dict(changes)
-        if "labels" in values:
-            merged = {} if values["labels"] is None else {**self.labels, **values["labels"]}
-            values["labels"] = {key: merged[key] for key in sorted(merged) if merged[key] is not None}
-            if len(values["labels"]) > MAX_LABELS:
-                raise InvalidInputError(
-                    f"`labels` would have {len(values['labels'])} entries; the most is {MAX_LABELS}. "
-                    "Remove some with null."
-                )
+        for name in METADATA_MAPPINGS & values.keys():
+            merged = {} if values[name] is None else {**getattr(self, name), **values[name]}
+            values[name] = {key: merged[key] for key in sorted(merged) if merged[key] is not None}
+        if len(values.get("labels", ())) > MAX_LABELS:
+            raise InvalidInputError(
+                f"`labels` would have {len(values['labels'])} entries; the most is {MAX_LABELS}. Remove some with null."
+            )
         if "links" in values:
             values["links"] = tuple(values["links"] or ())
         return replace(self, **values)
 
+
+METADATA_MAPPINGS: Final = frozenset({"labels", "deployment"})
+"""Fields whose values are merged by key."""
 
 NO_METADATA: Final = Metadata()
 METADATA_FIELDS: Final = tuple(each.name for each in fields(Metadata))

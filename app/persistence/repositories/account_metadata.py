@@ -79,7 +79,8 @@ def find_many(tx: Connection, organisation_id: str, account_ids: Sequence[str]) 
     for row in rows:
         links = tuple(Link(**link) for link in json.loads(row.links))
         own = {name: getattr(row, name) for name in METADATA_TEXTS}
-        metadata = Metadata(**own, labels=labels.get(row.account_id, {}), links=links)
+        deployment = json.loads(row.deployment)
+        metadata = Metadata(**own, labels=labels.get(row.account_id, {}), links=links, deployment=deployment)
         found[row.account_id] = AccountMetadata(row.number, metadata, row.archived_at)
     return found
 
@@ -154,7 +155,8 @@ def matching(column: Column[Any], organisation_id: str, wanted: MetadataFilter) 
 def _values(path: str, metadata: Metadata) -> dict[str, Any]:
     own = {name: getattr(metadata, name) for name in METADATA_TEXTS}
     links = json.dumps([asdict(link) for link in metadata.links])
-    return {**own, "links": links, "search_text": search_text(path, metadata)}
+    deployment = json.dumps(dict(metadata.deployment))
+    return {**own, "links": links, "deployment": deployment, "search_text": search_text(path, metadata)}
 
 
 def _add_labels(tx: Connection, organisation_id: str, account_id: str, metadata: Metadata) -> None:

@@ -253,6 +253,7 @@ UNPROVEN: Final = (account_usage_snapshots, alerts, deliveries, idempotent_respo
 
 _CONTENTS: Final[Contents] = {
     account_metadata.c.links: json.loads,
+    account_metadata.c.deployment: json.loads,
     api_keys.c.role: Role,
     block_schedules.c.period: CalendarPeriod,
     block_schedules.c.start: date.fromisoformat,

@@ -186,9 +186,12 @@ class ChargeTotal:
     count: int
 
 
-def charged_events(tx: Connection, organisation_id: str, run_id: str, most: int) -> tuple[list[ChargeTotal], int, int]:
-    """Count a run's charges: its `most` frequent events, all different events, all steps."""
-    charged = (owned_by(decisions, organisation_id, run_id=run_id), decisions.c.outcome.in_(map(str, CHARGED)))
+def charged_events(
+    tx: Connection, organisation_id: str, account_id: str, most: int
+) -> tuple[list[ChargeTotal], int, int]:
+    """Count the charges of runs at or under an account: the `most` frequent events, all different events, all steps."""
+    under = decisions.c.run_id.in_(descendant_ids(organisation_id, account_id))
+    charged = (owned_by(decisions, organisation_id), under, decisions.c.outcome.in_(map(str, CHARGED)))
     further = (
         select(decision_events.c.event_fingerprint, decision_events.c.count)
         .join(decisions, join_on(decisions, decision_events, run_id="run_id", position="position"))

@@ -130,6 +130,7 @@ account_metadata = owned_table(
     *text_column("description", Text(), nullable=True),
     *text_column("owner", String(MAX_OWNER), nullable=True),
     *text_column("links", Text(), server_default="[]"),
+    *text_column("deployment", Text(), server_default="{}"),
     *text_column("search_text", Text()),
     Column("archived_at", UtcDateTime),
     foreign_key("accounts", account_id="id"),

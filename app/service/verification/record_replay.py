@@ -36,6 +36,7 @@ _READ: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
     ("receivers", "previous_secret"): digest,
     ("receivers", "types"): json.loads,
     ("account_metadata", "links"): json.loads,
+    ("account_metadata", "deployment"): json.loads,
 }
 """Columns that the audit log has in another form, for it contains no secrets."""
 
@@ -171,7 +172,8 @@ def _metadata(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> 
         _row(records, "account_labels", f"{entry.subject}/{key}", value=value)
     own = {name: facts.get(name) for name in METADATA_TEXTS}
     found = search_text(after["path"], metadata_of(facts))
-    _row(records, "account_metadata", entry.subject, **own, links=facts.get("links", []), search_text=found)
+    own |= {"links": facts.get("links", []), "deployment": facts.get("deployment", {})}
+    _row(records, "account_metadata", entry.subject, **own, search_text=found)
 
 
 def _archive(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:

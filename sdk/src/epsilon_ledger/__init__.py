@@ -181,6 +181,7 @@ from epsilon_ledger._wire.problems import (
     RdpComparison,
     UnavailableAlternative,
 )
+from epsilon_ledger._wire.registry_entries import MissingField, RegistryEntry
 from epsilon_ledger._wire.reservation_models import Reservation, ReservedEvent, Shortage, Waiting
 from epsilon_ledger._wire.sampled_events import (
     PoissonSampledEvent,
@@ -277,6 +278,7 @@ __all__ = [
     "MaxStepsEstimate",
     "Metadata",
     "MetadataChanges",
+    "MissingField",
     "MixtureOfGaussiansEvent",
     "ModelOrigin",
     "NameTakenError",
@@ -313,6 +315,7 @@ __all__ = [
     "RdpComparison",
     "Receiver",
     "ReceiverStateConflictError",
+    "RegistryEntry",
     "RepeatAndSelectEvent",
     "RequestInDoubtError",
     "RequestTooLargeError",

@@ -132,6 +132,7 @@ class AsyncLedgerClient:
     get_account_history = async_client_method(accounts.get_account_history)
     export_account_history = async_client_method(accounts.export_account_history)
     get_account_history_svg = async_client_method(accounts.get_account_history_svg)
+    get_population_registry_entry = async_client_method(populations.get_population_registry_entry)
     get_population_statement = async_client_method(populations.get_population_statement)
     get_population_statement_html = async_client_method(populations.get_population_statement_html)
 
@@ -141,6 +142,7 @@ class AsyncLedgerClient:
     get_run_history = async_client_method(runs.get_run_history)
     export_run_history = async_client_method(runs.export_run_history)
     get_run_history_svg = async_client_method(runs.get_run_history_svg)
+    get_run_registry_entry = async_client_method(runs.get_run_registry_entry)
     get_run_statement = async_client_method(runs.get_run_statement)
     get_run_statement_html = async_client_method(runs.get_run_statement_html)
     get_reservation = async_client_method(reservations.get_reservation)

@@ -135,6 +135,7 @@ class LedgerClient:
     get_account_history = client_method(accounts.get_account_history)
     export_account_history = client_method(accounts.export_account_history)
     get_account_history_svg = client_method(accounts.get_account_history_svg)
+    get_population_registry_entry = client_method(populations.get_population_registry_entry)
     get_population_statement = client_method(populations.get_population_statement)
     get_population_statement_html = client_method(populations.get_population_statement_html)
 
@@ -144,6 +145,7 @@ class LedgerClient:
     get_run_history = client_method(runs.get_run_history)
     export_run_history = client_method(runs.export_run_history)
     get_run_history_svg = client_method(runs.get_run_history_svg)
+    get_run_registry_entry = client_method(runs.get_run_registry_entry)
     get_run_statement = client_method(runs.get_run_statement)
     get_run_statement_html = client_method(runs.get_run_statement_html)
     get_reservation = client_method(reservations.get_reservation)

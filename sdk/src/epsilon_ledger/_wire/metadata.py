@@ -25,6 +25,7 @@ class AccountMetadata:
     owner: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     links: tuple[Link, ...] = ()
+    deployment: Mapping[str, str] = field(default_factory=dict)
     archived_at: datetime | None = None
 
 
@@ -32,6 +33,7 @@ class Metadata(TypedDict, total=False):
     """Metadata of a new account, all optional; nothing that is charged depends on it.
 
     `display_name` is what people see instead of the name, `owner` a person or a team. `labels` are for filters.
+    `deployment` is what the public registry of deployments asks for and only people know.
     """
 
     display_name: str | None
@@ -39,16 +41,18 @@ class Metadata(TypedDict, total=False):
     owner: str | None
     labels: Mapping[str, str] | None
     links: Sequence[Link] | None
+    deployment: Mapping[str, str] | None
 
 
 class MetadataChanges(TypedDict, total=False):
-    """Changes of metadata: what is left out stays, None removes; labels are merged by key, links are replaced."""
+    """Changes of metadata: what is left out stays, None removes; labels and deployment are merged by key."""
 
     display_name: str | None
     description: str | None
     owner: str | None
     labels: Mapping[str, str | None] | None
     links: Sequence[Link] | None
+    deployment: Mapping[str, str | None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class ArchivedAccount:
 
 
 _MEMBERS: Final = tuple(Metadata.__annotations__)
+_MAPPINGS: Final = {"labels": "{'team': 'icu'}", "deployment": "{'intended_use': 'triage'}"}
 _LINKS: Final = "[Link(title, url)]"
 
 
@@ -75,11 +80,13 @@ def wire_metadata(given: Mapping[str, object]) -> dict[str, object]:
         if name not in _MEMBERS:
             raise TypeError(f"{name!r} is no argument: metadata has {', '.join(_MEMBERS)}.")
     members = dict(given)
-    labels, links = members.get("labels"), members.get("links")
-    if labels is not None:
-        if not isinstance(labels, Mapping):
-            raise TypeError(f"labels must be a mapping, such as {{'team': 'icu'}}, not {labels!r}.")
-        members["labels"] = dict(labels)
+    links = members.get("links")
+    for name, example in _MAPPINGS.items():
+        values = members.get(name)
+        if values is not None:
+            if not isinstance(values, Mapping):
+                raise TypeError(f"{name} must be a mapping, such as {example}, not {values!r}.")
+            members[name] = dict(values)
     if links is not None:
         members["links"] = [_wire_link(link) for link in items("links", cast("Sequence[Link]", links), _LINKS)]
     return members

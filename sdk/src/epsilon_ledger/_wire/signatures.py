@@ -125,7 +125,7 @@ class SignedDocument:
         epsilon = ""
         if loss is not None:
             limit = loss["limit"]["epsilon"]
-            epsilon = f", epsilon {loss['epsilon_by_filter']} of {limit} at delta {loss['delta']}"
+            epsilon = f", epsilon {loss['epsilon']} of {limit} at delta {loss['delta']}"
         at = payload.get("issued_at", payload.get("created_at"))
         kind = f"{payload.get('type')} of {payload.get('organisation')}"
         return f"Signed by the key {key_id}: {kind} about {about}{epsilon}, on {at}."

@@ -8,6 +8,7 @@ from epsilon_ledger._wire.members import wire_composition, wire_limit, wire_plan
 from epsilon_ledger._wire.metadata import Metadata, MetadataChanges, metadata_filters, wire_metadata
 from epsilon_ledger._wire.models import Limit, NeighboringRelation, ParallelComposition, Population
 from epsilon_ledger._wire.references import find_population, find_population_id
+from epsilon_ledger._wire.registry_entries import RegistryEntry
 from epsilon_ledger._wire.requests import Call, Listing, RequestFlow, get, get_bytes, patch, path, post
 from epsilon_ledger._wire.signatures import Statement
 
@@ -159,3 +160,17 @@ def get_population_statement_html(population: str) -> RequestFlow[bytes]:
     """
     population_id = yield from find_population_id(population)
     return (yield get_bytes(f"{path('populations', population_id)}/statement.html")).content
+
+
+def get_population_registry_entry(population: str) -> RequestFlow[RegistryEntry]:
+    """Get the entry of a population for the public registry of deployments, and what it still lacks.
+
+    Args:
+        population: its id or name.
+
+    Raises:
+        AccountQuarantinedError: its balance is not proven.
+        LedgerError: it does not exist, or no response arrived.
+    """
+    population_id = yield from find_population_id(population)
+    return (yield get(f"{path('populations', population_id)}/registry-entry")).read(RegistryEntry)

@@ -10,6 +10,7 @@ from epsilon_ledger._wire.members import wire_timestamp
 from epsilon_ledger._wire.metadata import MetadataChanges, metadata_filters, wire_metadata
 from epsilon_ledger._wire.models import RunState
 from epsilon_ledger._wire.references import find_run_id
+from epsilon_ledger._wire.registry_entries import RegistryEntry
 from epsilon_ledger._wire.requests import Call, Listing, RequestFlow, get, get_bytes, patch, path
 from epsilon_ledger._wire.signatures import Statement
 
@@ -191,3 +192,17 @@ def get_run_statement_html(run: str) -> RequestFlow[bytes]:
     """
     run_id = yield from find_run_id(run)
     return (yield get_bytes(f"{path('runs', run_id)}/statement.html")).content
+
+
+def get_run_registry_entry(run: str) -> RequestFlow[RegistryEntry]:
+    """Get the entry of a run for the public registry of deployments, and what it still lacks.
+
+    Args:
+        run: as in `get_run_history`.
+
+    Raises:
+        AccountQuarantinedError: its balance is not proven.
+        LedgerError: it does not exist, or no response arrived.
+    """
+    run_id = yield from find_run_id(run)
+    return (yield get(f"{path('runs', run_id)}/registry-entry")).read(RegistryEntry)
