@@ -1,9 +1,10 @@
 """Entries of the public registry of deployments are right by its schema once people filled in what only they know.
 
-The schema is deployments_registry/deployments-schema.yaml of github.com/opendp/deployments-registry-data at commit
-3e9c812a924cf01d228f26f6c462c59c391c3f2a, under the MIT license beside it.
+`registry_shape.json` has the names, types and choices that the schema of opendp/deployments-registry-data demanded at
+its commit 3e9c812a924cf01d228f26f6c462c59c391c3f2a, and none of its texts.
 """
 
+import json
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,7 @@ from tests.api.conftest import SeededLedger
 from tests.api.trainer import is_refused
 from tests.service.tampering import shift_curve, tampering
 
-FOLDER = Path(__file__).parent / "deployments_registry"
-SCHEMA: dict[str, Any] = yaml.safe_load((FOLDER / "deployments-schema.yaml").read_text())
+SCHEMA: dict[str, Any] = json.loads((Path(__file__).parent / "registry_shape.json").read_text())
 WRITTEN = {
     "data_curators": "ICU team; Hospital of Exampleton",
     "intended_use": "Beds are planned by expected stays.",
