@@ -146,6 +146,7 @@ def charged(
     return accountant
 
 
+@pytest.mark.filterwarnings("ignore:Optimal order is:UserWarning")
 @pytest.mark.parametrize(
     "history",
     [

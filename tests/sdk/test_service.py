@@ -295,7 +295,7 @@ def test_example_of_package_page_trains_until_it_is_refused(
     released: list[None] = []
     exec(example, {"trained": lambda: False, "train_one_noisy_step": lambda: released.append(None)})  # noqa: S102
     refusal, summary = capsys.readouterr().out.splitlines()
-    assert "mimic/icu-team has spent epsilon" in refusal
+    assert "mimic/icu-team has used 99." in refusal
     assert released
     assert summary.startswith(f"{len(released)} steps, epsilon 0.")
 

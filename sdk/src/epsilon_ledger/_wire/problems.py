@@ -113,8 +113,8 @@ class _Refusal:
     count: int
     binding_account: str
     binding_account_path: str
-    epsilon: float
-    delta: float
+    epsilon: float | None
+    delta: float | None
     used: float
     used_including_reserved: float
     used_requested: float
@@ -152,7 +152,7 @@ class BudgetExceededError(ProblemError):
         self.first_step = refusal.first_step
         self.count = refusal.count
         self.dry_run = refusal.dry_run is True
-        # Of the run, of what was charged to it so far.
+        # Of what was charged to the run so far; None if a reservation is refused.
         self.epsilon = refusal.epsilon
         self.delta = refusal.delta
         # The account that refuses, its limit, and shares of its capacity: what is spent, with what is reserved, and
