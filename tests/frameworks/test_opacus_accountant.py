@@ -146,7 +146,7 @@ def charged(
     return accountant
 
 
-@pytest.mark.filterwarnings("ignore:Optimal order is:UserWarning")
+@pytest.mark.filterwarnings("ignore:Optimal order is:UserWarning", "ignore:divide by zero:RuntimeWarning")
 @pytest.mark.parametrize(
     "history",
     [
