@@ -218,7 +218,7 @@ def plot(done: Coordinator, limit: float, file: Path) -> None:
         (drawn,) = below.plot(range(1, last + 1), epsilons, style, label=f"party {party}")
         below.plot(last, epsilons[-1], "o", color=drawn.get_color())
     below.axhline(limit, linestyle=":", color="gray", label="limit of each party")
-    below.set(xlabel="round", ylabel="epsilon spent", ylim=(0.0, 1.15 * limit))
+    below.set(xlabel="round", ylabel="epsilon", ylim=(0.0, 1.15 * limit))
     below.legend(loc="lower right")
     figure.suptitle("Each hospital stops at its own budget (dot), and the others go on")
     figure.savefig(file)
@@ -227,12 +227,12 @@ def plot(done: Coordinator, limit: float, file: Path) -> None:
 
 def show(done: Coordinator, configuration: Configuration) -> None:
     """Print what every party spent, and why it stopped."""
-    print(f"\n{'party':>5} {'patients':>8} {'steps':>6} {'epsilon':>8} {'RDP accountant':>14} {'reference':>10}")
+    print(f"\n{'party':>5} {'patients':>8} {'steps':>6} {'epsilon':>8} {'dp_accounting':>13}")
     for each in done.statements:
         reference = reference_epsilon(each, configuration)
         print(
-            f"{each.party:>5} {each.records:8} {each.steps:6} {each.epsilon:8.4f} {each.epsilon_rdp:14.4f} "
-            f"{'-' if reference is None else f'{reference:.4f}':>10}"
+            f"{each.party:>5} {each.records:8} {each.steps:6} {each.epsilon:8.4f} "
+            f"{'-' if reference is None else f'{reference:.4f}':>13}"
         )
     for each in done.statements:
         if each.refusal is not None:

@@ -20,9 +20,8 @@ class Statement:
         run: id of its run.
         records: number of patients.
         steps: number of steps.
-        epsilon: spent by the ledger's filter, valid for adaptive choices.
-        epsilon_rdp: what an in-process RDP accountant would print.
-        delta: of both.
+        epsilon: of its steps, at `delta`, by the ledger.
+        delta: of its limit.
         refusal: why it stopped early, or None.
     """
 
@@ -31,7 +30,6 @@ class Statement:
     records: int
     steps: int
     epsilon: float
-    epsilon_rdp: float
     delta: float
     refusal: str | None
 
@@ -91,7 +89,4 @@ class Party:
     def statement(self) -> Statement:
         """Report what was spent, after the end of the run."""
         state = self._run.refresh()
-        rdp = state.epsilon if state.epsilon_rdp is None else state.epsilon_rdp
-        return Statement(
-            self.name, state.id, len(self._labels), self.steps, state.epsilon, rdp, state.delta, self.refusal
-        )
+        return Statement(self.name, state.id, len(self._labels), self.steps, state.epsilon, state.delta, self.refusal)

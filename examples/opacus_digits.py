@@ -79,10 +79,9 @@ class Facts:
         run: id of the run.
         steps: admitted and taken.
         refused: whether the ledger stopped it.
-        epsilon: spent by the ledger's filter, valid for adaptive choices.
-        epsilon_rdp: what an in-process RDP accountant would print.
-        epsilon_opacus: by Opacus' own accountant.
-        delta: of all three.
+        epsilon: of these steps, by the ledger.
+        epsilon_opacus: by Opacus' own RDP accountant.
+        delta: of both.
         accuracy: on test digits.
     """
 
@@ -90,7 +89,6 @@ class Facts:
     steps: int
     refused: bool
     epsilon: float
-    epsilon_rdp: float
     epsilon_opacus: float
     delta: float
     accuracy: float
@@ -176,7 +174,7 @@ def plot(progress: Progress, others: Sequence[ComparedEpsilon], file: Path) -> N
     """Plot accuracy and epsilon over the steps, and the epsilon by each rule."""
     mpl.use("Agg")
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
-    (curve,) = left.plot(progress.steps, progress.epsilons, marker=".", label="epsilon spent")
+    (curve,) = left.plot(progress.steps, progress.epsilons, marker=".", label="epsilon")
     line = left.axhline(LIMIT.epsilon, linestyle=":", color="gray", label="limit")
     left.plot(progress.steps[-1], progress.epsilons[-1], "X", color="tab:red", markersize=10)
     left.set(xlabel="step", ylabel="epsilon", ylim=(0, 1.2 * LIMIT.epsilon), title="Stopped at its budget")
@@ -227,13 +225,12 @@ def main() -> None:
         steps=state.next_step,
         refused=refusal is not None,
         epsilon=state.epsilon,
-        epsilon_rdp=state.epsilon if state.epsilon_rdp is None else state.epsilon_rdp,
         epsilon_opacus=own.get_epsilon(state.delta),
         delta=state.delta,
         accuracy=accuracy(model),
     )
     print(f"{facts.steps} steps, {facts.accuracy:.1%} right")
-    print(f"epsilon {facts.epsilon:.4f} of {LIMIT.epsilon:g} at delta {facts.delta:g}")
+    print(f"epsilon {facts.epsilon:.4f} at delta {facts.delta:g}, {state.used:.1%} used")
     compare(others, facts)
     asked.out.mkdir(parents=True, exist_ok=True)
     rules = {each.name: None if each.epsilon == float("inf") else each.epsilon for each in others}

@@ -114,7 +114,7 @@ def train(ledger: LedgerClient, budget: str, checkpoint: Path) -> tuple[Run, Flo
         progress.weights -= LEARNING_RATE * noisy_gradient(progress.weights, features, labels, rng)
         progress.save(checkpoint)
         if step.next_step % 50 == 0:
-            print(f"{step.next_step} steps, epsilon {step.epsilon:.3f} of {step.epsilon_limit:g}")
+            print(f"{step.next_step} steps, epsilon {step.epsilon:.3f}, {step.used:.1%} used")
     return run, progress.weights
 
 

@@ -235,16 +235,17 @@ class Export:
         governing = self.accounts[entry["run_id"]]
         while not governing["limits"][-1] and _parents(governing):  # its own, or the nearest above its first budget
             governing = self.accounts[_parents(governing)[0]]
-        self._check_limit(governing, entry, entry)
+        self._check_limit(governing, entry, {"epsilon": entry["epsilon_limit"], "delta": entry["delta"]})
         if entry["refusal_details"] is not None:
-            self._check_limit(self.accounts[entry["binding_account_id"]], entry, json.loads(entry["refusal_details"]))
+            refusing = self.accounts[entry["binding_account_id"]]
+            self._check_limit(refusing, entry, json.loads(entry["refusal_details"])["limit"])
 
-    def _check_limit(self, account: Line, entry: Line, named: Line) -> None:
+    def _check_limit(self, account: Line, entry: Line, limit: Line) -> None:
         """Check the limit in a decision: the run's governing limit, and of a refusal the refusing account's."""
-        if {"epsilon": named["epsilon_limit"], "delta": named["delta"]} not in account["limits"]:
+        if limit not in account["limits"]:
             raise BadRowError(
-                f"account {account['path']} ({account['id']}): its limit was never epsilon {named['epsilon_limit']} at "
-                f"delta {named['delta']}, which decision {entry['position']} of run {entry['run_id']} names"
+                f"account {account['path']} ({account['id']}): its limit was never epsilon {limit['epsilon']} at "
+                f"delta {limit['delta']}, which decision {entry['position']} of run {entry['run_id']} names"
             )
 
     def _audit_event(self, line: Line) -> None:

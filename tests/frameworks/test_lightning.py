@@ -67,6 +67,8 @@ def test_every_step_of_fit_asks(engine: PrivacyEngine, run: FakeRun, package: An
     trainer = fit(package, training, LedgerCallback(run))
     assert run.asked == [STEP] * 24
     assert float(trainer.callback_metrics["epsilon"]) == run.epsilon == 6.0
+    assert float(trainer.callback_metrics["used"]) == pytest.approx(run.used)
+    assert 0 < run.used < 1
     assert not any(map(torch.equal, before, training.parameters()))
 
 

@@ -22,11 +22,12 @@ def test_example_is_stopped_at_its_budget_and_its_epsilon_is_opacus_own(
     facts = json.loads((tmp_path / "out" / "opacus.json").read_text())
     assert facts["refused"]
     assert f"Stopped: Step {facts['steps']} of {facts['run']} was refused" in said
-    # Neither grid of orders contains the other: over 44 to 400 steps they differ by -1.6e-4 to 3e-5 of the value.
-    assert 1 - 5e-4 <= facts["epsilon_rdp"] / facts["epsilon_opacus"] <= 1 + 5e-5
     rules = facts["accountants"]
     # The plan admits more steps than RDP would.
-    assert rules["pld"] <= epsilon < rules["rdp"] == pytest.approx(facts["epsilon_rdp"])
+    assert rules["pld"] <= epsilon < rules["rdp"]
+    assert rules["pld"] == pytest.approx(facts["epsilon"], rel=1e-3)
+    # Neither grid of orders contains the other: over 44 to 400 steps they differ by -1.6e-4 to 3e-5 of the value.
+    assert rules["rdp"] == pytest.approx(facts["epsilon_opacus"], rel=5e-4)
     assert rules["rdp"] < rules["optimal_composition"] < rules["basic_composition"]
     assert rules["textbook"] is None
     assert is_picture(tmp_path / "out" / "opacus.png")

@@ -28,7 +28,7 @@ def test_two_lines_are_added_to_ordinary_script(engine: PrivacyEngine, run: Fake
     assert run.asked == [STEP] * STEPS_PER_EPOCH
     assert run.expected_steps is None
     assert not all(map(torch.equal, before, training.parameters()))
-    assert engine.get_epsilon(1e-5) == run.state.epsilon == 2.0
+    assert (run.epsilon, run.used) == (2.0, 0.008)
 
 
 def test_refusal_leaves_every_parameter_as_it_was(engine: PrivacyEngine) -> None:

@@ -69,6 +69,9 @@ def test_each_draw_is_one_step_of_trainer_and_one_charge(tmp_path: Path) -> None
     assert sizes.total() > 2 * 16, "draws of 8 records on average have several physical batches"
     assert not any(map(torch.equal, before, weights(trainer.model)))
     assert [entry["epsilon"] for entry in trainer.state.log_history][:3] == [0.25, 0.5, 0.75]
+    assert [entry["used"] for entry in trainer.state.log_history][:3] == [
+        step / run.ledger.capacity for step in (1, 2, 3)
+    ]
     assert all("grad_norm" not in entry for entry in trainer.state.log_history)
     assert isinstance(trainer, Trainer)
     assert type(trainer).__name__ == "Trainer"

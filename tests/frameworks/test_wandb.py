@@ -55,23 +55,25 @@ def logged(tracked: wandb.Run, monkeypatch: pytest.MonkeyPatch) -> list[tuple[di
 def test_epsilon_is_logged_over_steps_and_statement_at_end(
     tracked: wandb.Run, logged: list[tuple[dict[str, Any], dict[str, Any]]], run: Run, trainer: LedgerClient
 ) -> None:
-    spent = []
+    spent, used = [], []
     with EpsilonLogger(run, client=trainer, url="http://ledger.test/") as logger, run:
         for step in range(3):
             tracked.log({"loss": step}, step=step)
-            spent.append(run.authorize().epsilon)
+            authorized = run.authorize()
+            spent.append(authorized.epsilon)
+            used.append(authorized.used)
             logger.log()
     named = {"run": run.id, "name": "digits", "budget": run.state.budget_path, "population": run.state.population}
     url = f"http://ledger.test/runs/{run.id}"
     assert tracked.config["epsilon_ledger"] == named | {"url": url, "status": "completed", "refused": "false"}
     said = json.loads((Path(tracked.dir) / STATEMENT).read_text())
-    assert said["claim"].startswith(f"Run {run.id} has spent epsilon {spent[-1]:.6g} at delta 1e-05")
+    assert said["claim"].startswith(f"What run {run.id} was charged has epsilon {said['epsilon']:.6g} at delta 1e-05")
     assert (said["status"], said["steps"], said["decisions"]) == ("completed", 3, 3)
     assert said["events"] == [{"event": STEP, "count": 3}]
     # Beside the training's own metrics, whose steps it leaves alone.
     kept = [values for values, how in logged if "epsilon" in values and not how.get("step")]
     assert [(row["epsilon_ledger/step"], row["epsilon"]) for row in kept] == list(enumerate(spent, start=1))
-    assert {row["epsilon_limit"] for row in kept} == {2.0}
+    assert [row["used"] for row in kept] == used
     left = [row["steps_remaining"] for row in kept]
     assert left == [left[0], left[0] - 1, left[0] - 2]
 

@@ -18,21 +18,21 @@ STEPS_PER_EPOCH = N // BATCH
 TRIES = 12
 PROBLEM_JSON = "application/problem+json"
 
-ACCOUNT = {"binding_account": "bud_1", "binding_account_path": "mimic/icu-team", "delta": 1e-5, "epsilon_limit": 3.0}
+ACCOUNT = {"binding_account": "bud_1", "binding_account_path": "mimic/icu-team", "delta": 1e-5}
 RUN: dict[str, Any] = ACCOUNT | {"id": RUN_ID, "name": "icu", "budget": "bud_1", "budget_path": "mimic/icu-team"}
 RUN |= {"population": "pop_1", "privacy_unit": "record", "neighboring_relation": "add_or_remove_one"}
 RUN |= {"status": "active", "attempt": 1, "next_step": 0, "event": {"type": "gaussian", "noise_multiplier": 2.0}}
-RUN |= {"epsilon": 0, "epsilon_rdp": 0.0, "steps_remaining": 10, "labels": {}, "links": []}
+RUN |= {"epsilon": 0, "used": 0, "steps_remaining": 10, "labels": {}, "links": [], "deployment": {}}
 RUN |= {"created_at": "2026-11-21T08:00:00Z", "updated_at": "2026-11-21T08:00:00.123456Z"}
-RDP = {"order": 8.5, "spent": 1.5, "held": 0.0, "requested": 0.25, "limit": 1.6}
 RAISED = {"account": "bud_1", "account_path": "mimic/icu-team", "epsilon": 3.25, "delta": 1e-5}
 ALTERNATIVES = [
     {"type": "same_noise", "steps": 1},
     {"type": "more_noise", "steps": 4, "noise_multiplier": 3.75},
     {"type": "higher_limit", "steps": 4, "limits": [RAISED]},
 ]
-REFUSAL: dict[str, Any] = ACCOUNT | {"decision": "refused", "run": RUN_ID, "first_step": 0, "count": 4, "rdp": RDP}
-REFUSAL |= {"epsilon": 2.9, "epsilon_including_reserved": 2.9, "epsilon_requested": 3.2}
+REFUSAL: dict[str, Any] = ACCOUNT | {"decision": "refused", "run": RUN_ID, "first_step": 0, "count": 4}
+REFUSAL |= {"epsilon": 2.9, "used": 0.9, "used_including_reserved": 0.95, "used_requested": 1.25}
+REFUSAL |= {"limit": {"epsilon": 3.0, "delta": 1e-5}, "limit_change": None}
 REFUSAL |= {"delta_requested": 0.0, "delta_left": 1e-7, "plan": None}
 REFUSAL |= {"max_steps_that_fit": 1, "steps_needed": 4, "exhausted": False, "unavailable_alternatives": []}
 REFUSAL |= {"alternatives": ALTERNATIVES, "url": "https://ledger.example.org/runs/run_1", "dry_run": False}
@@ -78,6 +78,7 @@ class FakeLedger(Wire):
             self.run["status"] = REACHED[last]
         named = {"name": json.loads(request.content)["name"]} if last == "runs" and request.content else {}
         spent = {"next_step": self.next_step, "epsilon": self.run["epsilon"] + 0.25 * self.next_step}
+        spent["used"] = self.run["used"] + self.next_step / max(self.capacity, 1)
         return httpx2.Response(201 if last == "runs" else 200, json=self.run | named | spent)
 
     def _decide(self, request: httpx2.Request) -> httpx2.Response:
@@ -109,7 +110,12 @@ class FakeLedger(Wire):
 def authorization(first_step: int, count: int, capacity: int = 10) -> dict[str, object]:
     next_step = first_step + count
     said = {"decision": "admitted", "run": RUN_ID, "first_step": first_step, "count": count, "next_step": next_step}
-    said |= {"epsilon": 0.25 * next_step, "steps_remaining": capacity - next_step, "dry_run": False}
+    said |= {
+        "epsilon": 0.25 * next_step,
+        "used": next_step / max(capacity, 1),
+        "steps_remaining": capacity - next_step,
+        "dry_run": False,
+    }
     return ACCOUNT | said | {"a_member_of_a_newer_ledger": {"x": 1}}
 
 

@@ -50,7 +50,7 @@ ACCOUNT: dict[str, Any] = {"id": "pop_1", "name": "mimic", "path": "mimic", "lim
 ACCOUNT |= (
     {"planned": PLANNED}
     | TIMES
-    | {"epsilon": 0.0, "epsilon_rdp": 0.0, "weights_frozen": False, "labels": {}, "links": []}
+    | {"epsilon": 0.0, "delta": 1e-5, "used": 0.0, "weights_frozen": False, "labels": {}, "links": [], "deployment": {}}
 )
 POPULATION = ACCOUNT | {"privacy_unit": "record", "neighboring_relation": "replace_one", "size": None, "newer": [1]}
 BUDGET = ACCOUNT | {"id": "bud_1", "name": "icu", "path": "mimic/icu", "parent": "pop_1", "population": "pop_1"}

@@ -7,10 +7,10 @@ import httpx2
 import pytest
 
 import epsilon_ledger as sdk
-from epsilon_ledger import Alternative, LedgerClient, RaisedLimit, Run
+from epsilon_ledger import Alternative, LedgerClient, Limit, RaisedLimit, Run
 from epsilon_ledger._wire.references import _first
 from tests.each import for_each
-from tests.sdk.fake_ledger import RDP, REFUSAL, RUN_ID, FakeLedger, problem
+from tests.sdk.fake_ledger import REFUSAL, RUN_ID, FakeLedger, problem
 
 CASES = [
     (403, "budget_exceeded", REFUSAL, sdk.BudgetExceededError),
@@ -69,8 +69,9 @@ def test_refusal_carries_all_that_was_said(run: Run, ledger: FakeLedger) -> None
     with pytest.raises(sdk.BudgetExceededError) as caught:
         run.authorize(4)
     for name, value in REFUSAL.items():
-        if name not in {"decision", "rdp", "alternatives", "unavailable_alternatives"}:
+        if name not in {"decision", "limit", "alternatives", "unavailable_alternatives"}:
             assert getattr(caught.value, name) == value
+    assert caught.value.limit == Limit(3.0, 1e-5)
     raised = RaisedLimit("bud_1", "mimic/icu-team", 3.25, 1e-5)
     assert caught.value.alternatives == (
         Alternative("same_noise", 1, None, None),
@@ -119,14 +120,11 @@ def test_answer_that_is_not_ledgers_is_unexpected(run: Run, ledger: FakeLedger, 
     assert caught.value.status == answer.status_code
 
 
-def test_infinite_request_is_infinite_number(run: Run, ledger: FakeLedger) -> None:
-    members = REFUSAL | {"epsilon_requested": "Infinity", "rdp": RDP | {"order": "Infinity", "requested": "Infinity"}}
-    ledger.answers(problem(403, "budget_exceeded", **members))
+def test_infinite_epsilon_of_run_is_infinite_number(run: Run, ledger: FakeLedger) -> None:
+    ledger.answers(problem(403, "budget_exceeded", **(REFUSAL | {"epsilon": "Infinity"})))
     with pytest.raises(sdk.BudgetExceededError) as caught:
         run.authorize()
-    refused = caught.value
-    assert refused.epsilon_requested == refused.rdp.requested == refused.rdp.order == math.inf
-    assert refused.rdp.spent == RDP["spent"]
+    assert (caught.value.epsilon, caught.value.used_requested) == (math.inf, 1.25)
 
 
 def test_problem_without_words_has_message(client: LedgerClient, ledger: FakeLedger) -> None:

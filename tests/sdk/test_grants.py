@@ -11,6 +11,7 @@ from epsilon_ledger import (
     EventCount,
     LedgerError,
     LedgerUnavailableError,
+    Limit,
     Run,
     RunStateConflictError,
     gaussian,
@@ -206,7 +207,7 @@ def test_run_with_reservation_hears_refusal_that_names_lowered_limit(simulation:
         taken, error = until_error(simulation, run)
         assert isinstance(error, BudgetExceededError)
         assert error.limit_change is not None
-        assert (error.limit_change.epsilon_before, error.epsilon_limit) == (1.0, 0.5)
+        assert (error.limit_change.before, error.limit) == (Limit(1.0, 1e-5), Limit(0.5, 1e-5))
         assert error.limit_change.actor in str(error)
         assert 0 < taken < 85
         run.complete(5 + taken)

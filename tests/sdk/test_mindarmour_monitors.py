@@ -49,6 +49,18 @@ def test_lines_are_printed_every_so_many_steps(admin: LedgerClient, *, sink: boo
     assert [line.split(",")[0] for line in lines] == [f"epoch: 1 step: {step}" for step in printed]
 
 
+def test_line_of_run_has_its_epsilon_and_used_share(fake_run: FakeRun) -> None:
+    lines: list[str] = []
+    for monitor in (RDPMonitor, ZCDPMonitor):
+        with pytest.warns(PrivacyWarning):
+            monitor(60_000, 32, run=fake_run, per_print_times=1, write=lines.append).step_end(context(1))
+        fake_run.authorize(250, event=gaussian(2.0))
+    assert [line.split(", ", 1)[1] for line in lines] == [
+        "delta is 1e-05, eps is 0, 0.0 % used",
+        "delta is 1e-05, eps is 62.5, 25.0 % used",
+    ]
+
+
 def test_monitors_warn_of_their_defaults(fake_run: FakeRun) -> None:
     with pytest.raises(ValueError, match="Who computes"):
         RDPMonitor(60_000, 32)

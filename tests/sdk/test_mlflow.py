@@ -68,22 +68,27 @@ def tags(tracked: MlflowRun) -> dict[str, str]:
 def test_epsilon_is_logged_over_steps_and_statement_at_end(
     store: Path, tracked: MlflowRun, run: Run, trainer: LedgerClient
 ) -> None:
-    spent = []
+    spent, used = [], []
     with EpsilonLogger(run, client=trainer, url="http://ledger.test/") as logger, run:
         for _ in range(3):
-            spent.append(run.authorize().epsilon)
+            step = run.authorize()
+            spent.append(step.epsilon)
+            used.append(step.used)
             logger.log()
     assert history(tracked, "epsilon") == list(enumerate(spent, start=1))
-    assert [limit for _, limit in history(tracked, "epsilon_limit")] == [2.0] * 3
+    assert history(tracked, "used") == list(enumerate(used, start=1))
+    assert 0 < used[0] < used[1] < used[2] < 1
     remaining = [left for _, left in history(tracked, "steps_remaining")]
     assert remaining == [remaining[0], remaining[0] - 1, remaining[0] - 2]
     named = {"run": run.id, "name": "digits", "budget": run.state.budget_path, "population": run.state.population}
     named |= {"url": f"http://ledger.test/runs/{run.id}", "status": "completed", "refused": "false"}
     assert tags(tracked) == {f"epsilon_ledger.{name}": value for name, value in named.items()}
     said = statement(store, tracked)
-    assert said["claim"].startswith(f"Run {run.id} has spent epsilon {spent[-1]:.6g} at delta 1e-05")
+    assert said["claim"].startswith(f"What run {run.id} was charged has epsilon {said['epsilon']:.6g} at delta 1e-05")
+    assert f"the limit of {run.state.budget_path} bounds what is added" in said["claim"]
+    assert said["epsilon"] <= spent[-1] <= 1.005 * said["epsilon"]
     told = {"run": run.id, "budget": run.state.budget_path, "status": "completed", "privacy_unit": "record", "steps": 3}
-    told |= {"neighboring_relation": "add_or_remove_one", "epsilon": spent[-1], "delta": 1e-5, "epsilon_limit": 2.0}
+    told |= {"neighboring_relation": "add_or_remove_one", "used": used[-1], "delta": 1e-5, "limit": None}
     told |= {"plan": None, "event": STEP, "decisions": 3, "events": [{"event": STEP, "count": 3}], "warnings": []}
     told["refusal"] = None
     assert {name: said[name] for name in told} == told
@@ -101,7 +106,7 @@ def test_refusal_is_part_of_statement_and_steps_between_are_left_out(store: Path
     assert (said["decisions"], said["events"], said["warnings"], said["ledger"]) == (None, None, None, None)
     assert (said["steps"], said["status"], tags(tracked)["epsilon_ledger.refused"]) == (10, "completed", "true")
     assert said["refusal"]["said"].startswith(f"Step 10 of {run.id} was refused")
-    assert said["refusal"]["epsilon_requested"] > 2.0
+    assert said["refusal"]["used_requested"] > 1.0
 
 
 @pytest.mark.usefixtures("tracked")

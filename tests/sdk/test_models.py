@@ -42,13 +42,13 @@ OWN = {
 }
 # Not responses of the API.
 NO_SCHEMA = {
-    *("ParallelComposition", "Problem", "RdpComparison", "PlanUsage", "LatestLimitChange", "Trial"),
+    *("ParallelComposition", "Problem", "PlanUsage", "LatestLimitChange", "Trial"),
     *("Alternative", "RaisedLimit", "UnavailableAlternative"),
 }
 WHOLE = [
     *("AccountAllocation", "AccountQueue", "AccountShare", "QueueEntry", "Shortage", "Waiting", "AccountHistory"),
     *("AccountLimit", "AccountPolicy", "Alert", "AlertSettings", "ApiKey", "ArchivedAccount", "AuditEvent"),
-    *("AccountBlockSchedule", "AvailableEpsilon", "BlockSchedule", "Budget", "LimitReached", "ChildShare"),
+    *("AccountBlockSchedule", "AvailableShare", "BlockSchedule", "Budget", "LimitReached", "ChildShare"),
     *("CreatedApiKey", "Decision", "Delivery", "Discrepancy", "Experiment", "Forecast", "LimitChange", "Link"),
     *("Population", "Proposal", "Quarantine", "Reservation", "RunHistory", "RunHistoryPoint", "Signature"),
     *("SigningKey", "Verification"),

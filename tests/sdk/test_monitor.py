@@ -69,12 +69,14 @@ def test_monitor_knows_spending_of_others(admin: LedgerClient) -> None:
 def test_monitor_prints_epsilon_of_ledger_every_so_many_steps(admin: LedgerClient) -> None:
     lines: list[str] = []
     monitor = PrivacyMonitor(admin, registered(admin), **DATA, per_print_times=2, write=lines.append)
-    spent = []
+    steps = []
     for _ in range(5):
-        spent.append(monitor.step_begin().epsilon)
+        steps.append(monitor.step_begin())
         monitor.step_end(run_context=None)
     assert lines == [
-        f"step {step}, epoch {step / 20:.2f}: epsilon {spent[step - 1]:.4f} of 3 at delta 1e-05" for step in (2, 4)
+        f"step {step.next_step}, epoch {step.next_step / 20:.2f}: epsilon {step.epsilon:.4f} at delta 1e-05, "
+        f"{100 * step.used:.1f} % used"
+        for step in steps[1::2]
     ]
 
 

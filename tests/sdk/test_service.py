@@ -54,15 +54,17 @@ def test_run_is_charged_step_by_step_until_its_budget_refuses(
         assert run.authorize(expected - 1).steps_remaining == 1
         last = run.authorize()
         assert (last.next_step, last.steps_remaining, last.binding_account_path) == (expected, 0, budget)
-        assert run.epsilon == last.epsilon <= last.epsilon_limit == 1.0
+        assert run.epsilon == last.epsilon <= 1.0
+        assert 0.9 < run.used == last.used <= 1.0
+        assert (run.steps_remaining, run.binding_account_path) == (0, budget)
         with pytest.raises(BudgetExceededError) as caught:
             run.authorize(3)
     refusal = caught.value
     assert (refusal.first_step, refusal.count, refusal.max_steps_that_fit) == (expected, 3, 0)
     assert (refusal.binding_account_path, refusal.dry_run, refusal.steps_needed) == (budget, False, 3)
-    assert refusal.epsilon <= 1.0 < refusal.epsilon_requested
-    rdp = refusal.rdp
-    assert rdp.spent + rdp.held + rdp.requested > rdp.limit
+    assert refusal.epsilon == last.epsilon
+    assert refusal.used == refusal.used_including_reserved == last.used <= 1.0 < refusal.used_requested
+    assert refusal.limit == Limit(1.0, 1e-5)
     assert str(refusal).endswith(f"See {run.url}")
     assert (run.status, run.state.end_reason, run.state.steps_remaining) == ("completed", "budget_exhausted", None)
     assert admin.get_run(run.id).state == run.state
@@ -71,9 +73,11 @@ def test_run_is_charged_step_by_step_until_its_budget_refuses(
     assert (history.decisions, history.points[1].next_step, history.points[2].count) == (3, expected, 3)
     assert history.points[0].events == ({"event": STEP, "count": expected - 1},)
     spent = admin.get_budget(run.state.budget)
-    assert (spent.path, spent.weights_frozen, spent.epsilon) == (budget, True, run.epsilon)
+    assert (spent.path, spent.weights_frozen, spent.epsilon) == (budget, True, admin.get_run(run.id).epsilon)
+    assert spent.used == last.used
     population = admin.get_population(run.state.population)
-    assert 0.0 < population.epsilon <= population.limit.epsilon
+    assert population.epsilon == spent.epsilon
+    assert 0.0 < population.used < spent.used
 
 
 def test_alternatives_of_refusal_fit_and_can_be_requested(trainer: LedgerClient, budget: str) -> None:
@@ -291,7 +295,7 @@ def test_example_of_package_page_trains_until_it_is_refused(
     released: list[None] = []
     exec(example, {"trained": lambda: False, "train_one_noisy_step": lambda: released.append(None)})  # noqa: S102
     refusal, summary = capsys.readouterr().out.splitlines()
-    assert "mimic/icu-team has spent epsilon" in refusal
+    assert "mimic/icu-team has used 99." in refusal
     assert released
     assert summary.startswith(f"{len(released)} steps, epsilon 0.")
 

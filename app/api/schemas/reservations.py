@@ -195,6 +195,7 @@ class CreatedReservation(Reservation):
     epsilon_including_reserved: ExtendedNumber = Field(description="Of the run after the reserved steps.")
     delta: float = Field(description="Of the run's limit: its own, or else its budget's.")
     used: float = Field(description="Share of the capacity of `binding_account` that is spent.")
+    used_including_reserved: float = Field(description="The same with all reserved steps.")
     steps_remaining: int = Field(
         description="Further steps like the last one that fit in addition to the reserved ones."
     )
@@ -211,6 +212,7 @@ class CreatedReservation(Reservation):
             epsilon_including_reserved=held.epsilon_including_reserved,
             delta=held.delta,
             used=held.used,
+            used_including_reserved=held.used_including_reserved,
             steps_remaining=held.steps_remaining,
             binding_account=held.binding.id,
             binding_account_path=held.binding.path,

@@ -109,7 +109,7 @@ from epsilon_ledger._wire.metadata import ArchivedAccount, Link, Metadata, Metad
 from epsilon_ledger._wire.models import (
     AccountBlockSchedule,
     Attestation,
-    AvailableEpsilon,
+    AvailableShare,
     BlockSchedule,
     Budget,
     DataBlock,
@@ -178,7 +178,6 @@ from epsilon_ledger._wire.problems import (
     Problem,
     ProblemError,
     RaisedLimit,
-    RdpComparison,
     UnavailableAlternative,
 )
 from epsilon_ledger._wire.registry_entries import MissingField, RegistryEntry
@@ -224,7 +223,7 @@ __all__ = [
     "Attestation",
     "AuditEvent",
     "AuthenticationError",
-    "AvailableEpsilon",
+    "AvailableShare",
     "BlockSchedule",
     "Budget",
     "BudgetExceededError",
@@ -312,7 +311,6 @@ __all__ = [
     "QueueEntry",
     "RaisedLimit",
     "RandomizedResponseEvent",
-    "RdpComparison",
     "Receiver",
     "ReceiverStateConflictError",
     "RegistryEntry",

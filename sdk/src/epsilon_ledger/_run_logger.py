@@ -96,7 +96,7 @@ class RunLogger(ABC):
             error.add_note(f"The statement of {self._run.id} could not be logged: {second}")
 
     def log(self) -> None:
-        """Log the epsilon after a step that is due.
+        """Log the epsilon and the used share after a step that is due.
 
         Raises:
             ValueError: outside the `with` block.
@@ -122,9 +122,9 @@ class RunLogger(ABC):
         decisions, events = self._read_decisions(state)
         return {
             "claim": (
-                f"Run {state.id} has spent epsilon {state.epsilon:.6g} at delta {state.delta:g}, where the limit that "
-                f"governs it is {state.epsilon_limit:.6g}. That limit bounds what is added to all other releases about "
-                f"the same people, whatever was chosen from any outputs. For the model alone, which may repeat what "
+                f"What run {state.id} was charged has epsilon {state.epsilon:.6g} at delta {state.delta:g}, if its "
+                f"steps were fixed in advance. Whatever was chosen from any outputs, {_limit_text(state)} bounds what "
+                f"is added to all other releases about the same people. For the model alone, which may repeat what "
                 f"other runs released, the limit of {state.population} holds. It protects one {state.privacy_unit} "
                 f"under {state.neighboring_relation}, if the trainer did what its events say."
             ),
@@ -139,8 +139,8 @@ class RunLogger(ABC):
             "plan": None if state.plan is None else asdict(state.plan),
             "delta": state.delta,
             "epsilon": _finite(state.epsilon),
-            "epsilon_rdp": _finite(state.epsilon_rdp),
-            "epsilon_limit": _finite(state.epsilon_limit),
+            "limit": None if state.limit is None else asdict(state.limit),
+            "used": state.used,
             "steps": state.next_step,
             "steps_remaining": state.steps_remaining,
             "binding_account": state.binding_account_path,
@@ -198,7 +198,7 @@ class RunLogger(ABC):
         state = self._run.state
         facts = {
             "epsilon": state.epsilon,
-            "epsilon_limit": state.epsilon_limit,
+            "used": state.used,
             "steps_remaining": state.steps_remaining,
         }
         self._write(
@@ -231,6 +231,13 @@ class RunLogger(ABC):
             return []
         relation: NeighboringRelation = state.neighboring_relation  # type: ignore[assignment] # the ledger's words
         return list(self._client.compute_epsilon(events, delta=state.delta, neighboring_relation=relation).warnings)
+
+
+def _limit_text(state: RunState) -> str:
+    """Name the limit that governs a run: its own, or that of the budget above."""
+    if state.limit is None:
+        return f"the limit of {state.budget_path}"
+    return f"its limit, epsilon {state.limit.epsilon:g} at delta {state.limit.delta:g},"
 
 
 def _finite(number: float | None) -> float | None:

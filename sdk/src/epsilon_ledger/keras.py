@@ -134,9 +134,9 @@ class LedgerCallback(keras.callbacks.Callback):
         self._drawn = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ANN401, ARG002 - as above
-        """Log the epsilon spent."""
+        """Log the epsilon and the used share."""
         if logs is not None:
-            logs["epsilon"] = self.run.epsilon
+            logs |= {"epsilon": self.run.epsilon, "used": self.run.used}
 
     def read(self) -> Event:
         """Read the event of a step.

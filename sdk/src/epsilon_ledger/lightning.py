@@ -119,7 +119,7 @@ class LedgerCallback(Callback):
             self._source.deliver_next()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *batch: Any) -> None:  # noqa: ANN401, ARG002 - as above
-        """Take refused steps back from `global_step`; log the epsilon spent.
+        """Take refused steps back from `global_step`; log the epsilon and the used share.
 
         It is logged as often as Lightning hands metrics to loggers: `log` takes a millisecond.
         """
@@ -129,7 +129,7 @@ class LedgerCallback(Callback):
         every = max(1, trainer.log_every_n_steps)
         due = trainer.is_last_batch or trainer.global_step % every == 0
         if self.run is not None and (due or self.refusal is not None):
-            pl_module.log("epsilon", self.run.epsilon, prog_bar=True)
+            pl_module.log_dict({"epsilon": self.run.epsilon, "used": self.run.used}, prog_bar=True)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ANN401, ARG002 - as above
         """Restore the optimizers' `step`; they remain attached."""

@@ -6,7 +6,7 @@
             train_one_noisy_step(batch)
             logger.log()
 
-logs `epsilon`, `epsilon_limit` and `steps_remaining` by step, tags for the ledger's run and its page, and at the end
+logs `epsilon`, `used` and `steps_remaining` by step, tags for the ledger's run and its page, and at the end
 its privacy statement. The ledger's run gets a label with the MLflow run, and a link to it if the tracking server has an
 address without credentials. Needs `pip install "epsilon-ledger-client[mlflow]"`.
 """

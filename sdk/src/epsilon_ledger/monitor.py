@@ -24,6 +24,7 @@ from epsilon_ledger._wire.noise_events import gaussian
 from epsilon_ledger._wire.problem_errors import InvalidRequestError
 from epsilon_ledger._wire.problems import BudgetExceededError
 from epsilon_ledger._wire.sampled_events import poisson_sampled
+from epsilon_ledger._wire.wording import percent
 
 Policy: TypeAlias = Literal["rdp", "zcdp"]
 
@@ -230,7 +231,7 @@ class PrivacyMonitor:
         return authorization
 
     def step_end(self, run_context: Any = None) -> None:  # noqa: ANN401, ARG002 - MindSpore's, whose steps it may count
-        """Print the current epsilon every `per_print_times` steps.
+        """Print the current epsilon and the used share every `per_print_times` steps.
 
         Args:
             run_context: of a MindSpore callback; not needed, because the run counts its steps.
@@ -238,8 +239,8 @@ class PrivacyMonitor:
         if self.run is not None and self._step and self._step % self._every == 0:
             state, epoch = self.run.state, self._step / self.steps_per_epoch
             self._write(
-                f"step {self._step}, epoch {epoch:.2f}: epsilon {self.run.epsilon:.4f} of {state.epsilon_limit:g} "
-                f"at delta {state.delta:g}"
+                f"step {self._step}, epoch {epoch:.2f}: epsilon {state.epsilon:.4f} at delta {state.delta:g}, "
+                f"{percent(state.used)} used"
             )
 
     @property

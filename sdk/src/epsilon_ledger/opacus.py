@@ -23,7 +23,7 @@ from opacus.optimizers import DPOptimizer
 from opacus.utils.adaptive_clipping import PrivacyEngineAdaptiveClipping
 from torch.utils.data import DataLoader
 
-from epsilon_ledger import Event, LedgerClient, Run, Trial
+from epsilon_ledger import Event, Run, Trial
 from epsilon_ledger._opacus.accountant import LedgerAccountant
 from epsilon_ledger._opacus.attachment import (
     AttachOptions,
@@ -68,7 +68,6 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
     earlier_steps: Literal["refuse", "report", "charged"] = "refuse",
     epochs: int | None = None,
     public_size: int | None = None,
-    client: LedgerClient | None = None,
 ) -> None:
     """Authorize every noisy step of an optimizer or engine.
 
@@ -102,7 +101,6 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
             expected batch size are derived instead of from the number of records, which is private under
             add_or_remove_one; by default the declared size of the population. With an optimizer the sample rate and
             the steps stay those of its loader.
-        client: for the epsilons of an engine's LedgerAccountant at other deltas.
 
     Raises:
         UnsupportedTrainingError: the cost of the steps is unknown, for instance without Poisson samples.
@@ -118,7 +116,6 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
         earlier_steps,
         epochs,
         public_size,
-        client,
     )
     options.check()
     if isinstance(target, PrivacyEngine):
@@ -228,7 +225,7 @@ def _attach_engine(engine: PrivacyEngine, run: Run | Trial | None, options: Atta
         if run is None or engine.accountant.run.id != run.id:
             raise ValueError(f"This engine's accountant belongs to {engine.accountant.run.id}.")
     elif run is not None:
-        engine.accountant = LedgerAccountant(run, client=options.client, instead_of=engine.accountant.mechanism())
+        engine.accountant = LedgerAccountant(run, instead_of=engine.accountant.mechanism())
     make_private = engine.make_private
 
     @functools.wraps(make_private)

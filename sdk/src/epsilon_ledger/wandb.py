@@ -6,7 +6,7 @@
             train_one_noisy_step(batch)
             logger.log()
 
-logs `epsilon`, `epsilon_limit` and `steps_remaining` over the ledger's steps, the ledger's run and its page in the
+logs `epsilon`, `used` and `steps_remaining` over the ledger's steps, the ledger's run and its page in the
 configuration, and at the end its privacy statement as a file. The ledger's run gets a label with the W&B run, and a
 link to it unless that is offline. Needs `pip install "epsilon-ledger-client[wandb]"`.
 """
@@ -51,7 +51,7 @@ class EpsilonLogger(RunLogger):
             raise ValueError("Which W&B run? Call `wandb.init()` first.")
         self._wandb_run = active
         active.define_metric(_STEP, hidden=True)
-        for name in ("epsilon", "epsilon_limit", "steps_remaining"):
+        for name in ("epsilon", "used", "steps_remaining"):
             active.define_metric(name, step_metric=_STEP)
         return active.id, wandb_link(active)
 

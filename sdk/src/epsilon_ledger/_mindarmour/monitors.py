@@ -10,6 +10,7 @@ from epsilon_ledger._run.blocking_run import require_blocking_run
 from epsilon_ledger._run.item_iterator import Executor
 from epsilon_ledger._run.run import Run
 from epsilon_ledger._wire.coercion import noise, real, whole
+from epsilon_ledger._wire.wording import percent
 from epsilon_ledger.monitor import Policy, PrivacyMonitor, PrivacyTarget
 
 DecayPolicy: TypeAlias = Literal["Time", "Step", "Exp"]
@@ -102,7 +103,7 @@ class _Monitor:
         return self._plans.max_epochs()
 
     def step_end(self, run_context: Any) -> None:  # noqa: ANN401 - MindSpore's, or one of `DPModel`
-        """Print the training's epsilon and delta every `per_print_times` steps.
+        """Print the training's epsilon and delta, and with a run the used share, every `per_print_times` steps.
 
         Args:
             run_context: of a callback, whose `original_args()` have cur_step_num, cur_epoch_num and batch_num.
@@ -115,12 +116,14 @@ class _Monitor:
         if step % self._every:
             return
         if self._run is not None:
-            epsilon, delta = self._run.epsilon, self._run.state.delta
+            state = self._run.state
+            epsilon, delta, used = state.epsilon, state.delta, f", {percent(state.used)} used"
         else:
             epsilon, delta = self._target.cost(self._ledger, self._plans.plan(step))
+            used = ""
         self._write(
             f"epoch: {params.cur_epoch_num} step: {(step - 1) % int(params.batch_num) + 1}, delta is {delta:g}, "
-            f"eps is {epsilon:.6g}"
+            f"eps is {epsilon:.6g}{used}"
         )
 
     on_train_step_end = step_end

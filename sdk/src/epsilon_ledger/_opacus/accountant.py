@@ -11,10 +11,8 @@ from epsilon_ledger import (
     EpsilonEstimate,
     Event,
     EventCount,
-    LedgerClient,
     NeighboringRelation,
     Run,
-    RunState,
     Trial,
     gaussian,
     poisson_sampled,
@@ -22,8 +20,12 @@ from epsilon_ledger import (
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.hook import LedgerHook
 from epsilon_ledger._run.blocking_run import require_blocking_run
+from epsilon_ledger._run.method_binding import client_method
+from epsilon_ledger._wire import planning
 
 MECHANISM: Final = "ledger"
+
+_compute_epsilon = client_method(planning.compute_epsilon)
 
 
 class LedgerAccountant(IAccountant):
@@ -34,19 +36,16 @@ class LedgerAccountant(IAccountant):
 
     Args:
         run: to charge.
-        client: computes epsilons of these steps as a plan, and at other deltas than the run's; optional.
-        instead_of: name of the accountant that it replaces. "prv" and "gdp" stand for tight figures: see `get_epsilon`.
+        instead_of: name of the accountant that it replaces, whose epsilon is expected: see `get_epsilon`.
 
     Raises:
         TypeError: the run is an AsyncRun, or no run.
     """
 
-    def __init__(self, run: Run | Trial, *, client: LedgerClient | None = None, instead_of: str = "rdp") -> None:
+    def __init__(self, run: Run | Trial, *, instead_of: str = "rdp") -> None:
         super().__init__()
         self.run = require_blocking_run(run)
-        self._client = client
-        self._tight = instead_of in {"prv", "gdp"}
-        self._warned = False
+        self._by_orders = instead_of == RDPAccountant.mechanism()
         self._events: list[EventCount] = []
 
     @classmethod
@@ -101,16 +100,16 @@ class LedgerAccountant(IAccountant):
         return record
 
     def get_epsilon(self, delta: float, *args: object, **kwargs: object) -> float:
-        """Get the run's epsilon at a delta.
+        """Get the epsilon of the steps at a delta, as if they had been fixed in advance.
 
-        At the run's own delta this is the ledger's epsilon, over all processes and including granted steps. If the
-        steps were declared as `planned`, it is computed by privacy loss distributions, and as tight as Opacus' "prv".
-        Otherwise it is by Rényi orders: in the place of "prv" or "gdp" a warning says so, once.
+        In the place of "prv" or "gdp" it is the ledger's, the smallest that is proven: by privacy loss distributions,
+        or by Rényi orders where an event has none. At the run's own delta it is of all that the run was charged, over
+        all processes and with granted steps. At another delta the ledger computes it for this accountant's steps, which
+        must be all of the run. The approximation of "gdp" can be too low, and is not used.
 
-        At another delta the ledger computes it for this accountant's steps as a plan fixed in advance, as other Opacus
-        accountants do; that needs a client, and an accountant used since the run's first step. In the place of "prv" or
-        "gdp" it is by privacy loss distributions, where they are known, else by Rényi orders; the approximation of
-        "gdp" can be too low, and is not used.
+        In the place of "rdp" it is what Opacus' own accountant prints for this accountant's steps. Where that is below
+        the ledger's epsilon, it is the ledger's: other steps were charged as well, the relation is not Opacus', a step
+        released more than Opacus counts, or Opacus is below the truth.
 
         Args:
             delta: in [1e-30, 0.5).
@@ -127,19 +126,18 @@ class LedgerAccountant(IAccountant):
         if args or kwargs:
             raise ValueError("The ledger has its own orders: get_epsilon takes delta and nothing else.")
         if delta == self.run.state.delta:
-            state = self.run.refresh()
-            if self._tight and not self._warned and not _is_tight(state):
-                self._warned = True
-                warnings.warn(
-                    f"The steps of {self.run.id} were not planned, so its epsilon is by Rényi orders, not by privacy "
-                    f"loss distributions. Declare them as planned (plan_training) to spend less.",
-                    stacklevel=2,
-                )
-            return max(state.epsilon, self.run.epsilon)
-        estimate = self._estimate(delta)
-        if estimate is None:
-            return 0.0
-        return estimate.epsilon if self._tight else _by_orders(estimate)
+            proven = max(self.run.refresh().epsilon, self.run.epsilon)
+        else:
+            estimate = self._estimate(delta)
+            proven = 0.0 if estimate is None else estimate.epsilon
+        return max(proven, self._epsilon_of_opacus(delta)) if self._by_orders else proven
+
+    def _epsilon_of_opacus(self, delta: float) -> float:
+        opacus = RDPAccountant()
+        opacus.history = self.history
+        with warnings.catch_warnings():  # of the best order at an end of theirs: it can only make epsilon larger
+            warnings.filterwarnings("ignore", "Optimal order is", UserWarning)
+            return float(opacus.get_epsilon(delta))
 
     def get_planned_epsilon(self, delta: float) -> float:
         """Compute the limit that an account needs for this accountant's steps, if it declares them as `planned`.
@@ -164,20 +162,20 @@ class LedgerAccountant(IAccountant):
         state = self.run.state
         seen = sum(item["count"] for item in self._events)
         why = ""
-        if self._client is None:
-            why = "it has no client"
+        if isinstance(self.run, Trial):
+            why = "all trials of the sweep are charged together"
         elif state.attempt > 1:
             why = "earlier attempts of the run have spent, too"
         elif seen != self.run.next_step:
             why = f"it saw {seen} of the run's {self.run.next_step} steps (load its state from the checkpoint)"
-        if self._client is None or why:
+        if isinstance(self.run, Trial) or why:
             raise ValueError(
                 f"This accountant answers at the run's delta, {state.delta:g}, and for no plan at {delta:g}: {why}."
             )
         if not seen:
             return None
         relation = cast("NeighboringRelation", state.neighboring_relation)
-        return self._client.compute_epsilon(self._events, delta=delta, neighboring_relation=relation)
+        return _compute_epsilon(self.run, self._events, delta=delta, neighboring_relation=relation)
 
     def state_dict(self, destination: Any = None) -> Any:  # noqa: ANN401 - Opacus' own signature
         """Return the recorded events for a checkpoint; the ledger has the spending.
@@ -231,17 +229,6 @@ class LedgerAccountant(IAccountant):
             self._events[-1]["count"] += 1
         else:
             self._events.append(EventCount(event=event, count=1))
-
-
-def _by_orders(estimate: EpsilonEstimate) -> float:
-    """Get the epsilon that an RDP accountant prints."""
-    return next(each.epsilon for each in estimate.comparisons if each.name == "rdp")
-
-
-def _is_tight(state: RunState) -> bool:
-    """Return whether the epsilon of a run is that of a plan, which is below that of its Rényi curve."""
-    planned = state.plan is not None and state.plan.state != "ended"
-    return planned or state.next_step == 0 or (state.epsilon_rdp is not None and state.epsilon < state.epsilon_rdp)
 
 
 class _Calibration(RDPAccountant):

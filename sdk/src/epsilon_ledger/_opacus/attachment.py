@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader
 from epsilon_ledger import (
     Event,
     EventCount,
-    LedgerClient,
     Run,
     Trial,
     adaptive_clipping,
@@ -42,7 +41,6 @@ class AttachOptions:
     earlier_steps: Literal["refuse", "report", "charged"] = "refuse"
     epochs: int | None = None
     public_size: int | None = None
-    client: LedgerClient | None = None
     original: DataLoader | None = None
     """What `make_private` was given, if the engine is attached."""
 

@@ -27,6 +27,7 @@ from epsilon_ledger._opacus.public_size import public_size_of, steps_per_epoch
 from epsilon_ledger._opacus.ranks import computed_by_rank_0
 from epsilon_ledger._opacus.samples import drawable_probability
 from epsilon_ledger._wire.coercion import whole
+from epsilon_ledger._wire.wording import percent
 
 MIN_NOISE: Final = 1e-2
 MAX_NOISE: Final = 1e4
@@ -182,11 +183,12 @@ def calibrate_run(
         run: asked by previews, which charge nothing. Its spending so far counts towards the target.
         step: returns the event of a step with a noise multiplier.
         steps: number of all steps of the loop; those that a resumed run has taken are subtracted.
-        target_epsilon: of the run after the loop, in nats; best its own limit, for which its filter is made.
+        target_epsilon: of the run after the loop; best its own limit.
         target_delta: at least that of the run, at which its epsilon is computed.
 
     Returns:
-        A noise multiplier that the run is admitted; the minimum is at most TOLERANCE smaller.
+        A noise multiplier that the run is admitted; the minimum is at most TOLERANCE smaller, or what 0.5 % of epsilon
+        need, since the epsilon of a preview is at most that much above the one that is read.
 
     Raises:
         ValueError: the run's delta is larger than the target's.
@@ -221,8 +223,8 @@ def calibrate_run(
     if found is None:
         raise UnsupportedTrainingError(
             f"No noise makes {left} steps of {run.id} fit epsilon {target_epsilon:g} at delta {state.delta:g}: it has "
-            f"{state.epsilon:g} of {state.epsilon_limit:g} already, and its filter, made for that limit, cannot tell "
-            f"much smaller epsilons. Create a run with limit=Limit({target_epsilon:g}, {target_delta:g})."
+            f"epsilon {state.epsilon:g} already, and {percent(state.used)} of {state.binding_account_path} is used. "
+            f"Create a run with limit=Limit({target_epsilon:g}, {target_delta:g})."
         )
     return found
 

@@ -69,7 +69,7 @@ def _after(given: RunState, charge: StepAuthorization) -> RunState:
         next_step=charge.next_step,
         epsilon=charge.epsilon,
         delta=charge.delta,
-        epsilon_limit=charge.epsilon_limit,
+        used=charge.used,
         steps_remaining=charge.steps_remaining,
         binding_account=charge.binding_account,
         binding_account_path=charge.binding_account_path,

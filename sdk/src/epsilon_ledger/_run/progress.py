@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from epsilon_ledger._wire.models import RunState, StepAuthorization
+from epsilon_ledger._wire.wording import percent
 
 
 class _Bar(Protocol):
@@ -62,7 +63,7 @@ def _create_bar(name: str, total: int | None) -> _Bar | None:
 
 
 def _status_text(spent: RunState | StepAuthorization) -> str:
-    return f"epsilon {spent.epsilon:.4g} of {spent.epsilon_limit:g}"
+    return f"epsilon {spent.epsilon:.4g}, {percent(spent.used)} used"
 
 
 class _RichBar:

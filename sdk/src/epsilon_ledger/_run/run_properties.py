@@ -108,8 +108,27 @@ class RunProperties:
 
     @property
     def epsilon(self) -> float:
-        """Epsilon spent by the run at `state.delta`; grants count as fully used."""
+        """Epsilon of all that the run was charged, at `state.delta`; grants count as fully taken.
+
+        It is as the tightest accountant for releases that were fixed in advance computes it: after a step at most 0.5 %
+        above, after `refresh` at most 0.1 %.
+        """
         return self.state.epsilon
+
+    @property
+    def used(self) -> float:
+        """Used share of the capacity of the account that decides, `binding_account_path`; as of the latest answer."""
+        return self.state.used
+
+    @property
+    def steps_remaining(self) -> int | None:
+        """Number of further steps like the last one that every account admits; None if unknown."""
+        return self.state.steps_remaining
+
+    @property
+    def binding_account_path(self) -> str | None:
+        """Path of the account that leaves the fewest further steps, and so decides; None if unknown."""
+        return self.state.binding_account_path
 
     @property
     def refusal(self) -> BudgetExceededError | None:

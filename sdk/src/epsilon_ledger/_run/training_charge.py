@@ -126,8 +126,13 @@ class TrainingCharge:
 
     @property
     def epsilon(self) -> float:
-        """Epsilon spent by the run, with the whole training, at its delta."""
+        """Epsilon of the run, with the whole training, at its delta."""
         return self._protocol.state.epsilon
+
+    @property
+    def used(self) -> float:
+        """Used share of the capacity of the account that decides, with the whole training."""
+        return self._protocol.state.used
 
     def authorize(self, count: int = 1) -> None:
         """Count the next steps before their noise is released.

@@ -57,8 +57,13 @@ class Trial:
 
     @property
     def epsilon(self) -> float:
-        """Epsilon spent by the whole sweep, at `state.delta`."""
+        """Epsilon of the whole sweep, at `state.delta`."""
         return self.state.epsilon
+
+    @property
+    def used(self) -> float:
+        """Used share of the capacity of the account that decides, with the whole sweep."""
+        return self.state.used
 
     def refresh(self) -> RunState:
         """Return the state of the sweep's run before the first trial."""

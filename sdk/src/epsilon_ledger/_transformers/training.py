@@ -162,11 +162,12 @@ class PrivateTraining(Trainer):
         return self._last_loss
 
     def log(self, logs: dict[str, float], *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - the Trainer's signature
-        """Log the epsilon too, and no norm of gradients without noise."""
+        """Log the epsilon and the used share too, and no norm of gradients without noise."""
         logs.pop("grad_norm", None)
         run = self.privacy.run
-        if run is not None and math.isfinite(run.epsilon):
-            logs["epsilon"] = run.epsilon
+        if run is not None:
+            numbers = {"epsilon": run.epsilon, "used": run.used}
+            logs |= {name: number for name, number in numbers.items() if math.isfinite(number)}
         super().log(logs, *arguments, **options)
 
     def save_model(self, output_dir: str | None = None, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - the Trainer's signature

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-from epsilon_ledger._wire.models import AvailableEpsilon
+from epsilon_ledger._wire.models import AvailableShare
 
 ReceiverKind: TypeAlias = Literal["webhook", "slack", "teams", "email"]
 DeliveryStatus: TypeAlias = Literal["pending", "delivered", "given_up"]
@@ -41,18 +41,18 @@ class LimitReached:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The pace of the last seven days, and when the limit is exhausted at this pace.
+    """The used share, its pace in the last seven days, and when the limit is exhausted at this pace.
 
     `exhaustion_at` None: never at this pace, already exhausted, or unknown. `first_limit_reached` is of this account or
     one above it; None: of neither at this pace.
     """
 
     account: str
-    utilisation: float
-    utilisation_per_day: float | None
+    used: float
+    used_per_day: float | None
     exhaustion_at: datetime | None
     observed_since: datetime | None
-    available: AvailableEpsilon
+    available: AvailableShare
     first_limit_reached: LimitReached | None
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NotRequired, TypeAlias, TypedDict, cast
 
+from epsilon_ledger._wire.models import Limit
 from epsilon_ledger._wire.reservation_models import Reservation, Waiting
 
 SchedulingRule: TypeAlias = Literal["first_come", "smallest_share", "most_packed"]
@@ -81,7 +82,7 @@ class AccountAllocation:
         shares: of the budgets directly under it.
         revision: number of changes.
         unlocked: usable part of the limit, in [0, 1].
-        epsilon_limit: of the limit.
+        limit: of the account.
         next_unlock_at: when the next part becomes usable; None: never, or by arrivals.
         arrivals: runs that have asked for a reservation, if they unlock the limit.
         etag: entity tag.
@@ -96,7 +97,7 @@ class AccountAllocation:
     shares: tuple[AccountShare, ...]
     revision: int
     unlocked: float
-    epsilon_limit: float
+    limit: Limit
     next_unlock_at: datetime | None
     arrivals: int | None
     etag: str | None = field(default=None, repr=False)

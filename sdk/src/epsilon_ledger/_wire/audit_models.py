@@ -28,7 +28,10 @@ class AuditEvent:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision on steps of a run; `refusal` has the numbers of a refusal, `epsilon` is the run's afterwards."""
+    """A decision on steps of a run; `refusal` has the numbers of a refusal.
+
+    `epsilon` is the run's afterwards, `used` the share of the capacity of `binding_account`.
+    """
 
     run: str
     run_path: str
@@ -41,7 +44,7 @@ class Decision:
     requested_count: int
     epsilon: float
     delta: float
-    epsilon_limit: float
+    used: float
     binding_account: str
     binding_account_path: str
     refusal: Mapping[str, object] | None

@@ -10,8 +10,9 @@ from epsilon_ledger._wire.events import Event
 class Experiment:
     """A sweep and its total cost.
 
-    `account` is the budget of its runs, or `run`, the run that pays for all trials with `event`. `trials` is the number
-    to run, returned with the charge only: by `create_experiment`, or by `charge_experiment` after an approval.
+    `account` is the budget of its runs, or `run`, the run that pays for all trials with `event`. `epsilon` is of all of
+    them together, `used` the share of the fullest account that they are charged to. `trials` is the number to run,
+    returned with the charge only: by `create_experiment`, or by `charge_experiment` after an approval.
     """
 
     id: str
@@ -27,7 +28,7 @@ class Experiment:
     runs: int
     epsilon: float
     delta: float
-    epsilon_limit: float
+    used: float
     created_by: str
     created_at: datetime
     trials: int | None = None

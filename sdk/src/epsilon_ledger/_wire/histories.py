@@ -31,7 +31,7 @@ class RunHistoryPoint:
     created_at: datetime
     events_truncated: bool | None = None
     attempt: int | None = None
-    epsilon_limit: float | None = None
+    used: float | None = None
     binding_account: str | None = None
     reservation: str | None = None
     actor: str | None = None
@@ -59,15 +59,16 @@ class RunHistory:
 
 @dataclass(frozen=True, slots=True)
 class AccountHistoryPoint:
-    """Epsilon of an account after its charges until a time."""
+    """Epsilon of what was charged to an account until a time, and the used share of its present capacity."""
 
     created_at: datetime
     epsilon: float
+    used: float
 
 
 @dataclass(frozen=True, slots=True)
 class ChildShare:
-    """Shares of a child of the account's threshold, one for each point; `account` None: all other children."""
+    """Parts of the account's `used` that a child has, one for each point; `account` None: all other children."""
 
     account: str | None
     path: str
@@ -86,16 +87,14 @@ class LimitChange:
 
 @dataclass(frozen=True, slots=True)
 class AccountHistory:
-    """Epsilon of a population or a budget over time, and what its children have of it.
+    """Epsilon and used share of a population or a budget over time, and what its children have used of it.
 
-    `order` is the Rényi order that is exhausted last; None: the account's plan decides. `exact`: whether it covers all
-    charges; otherwise its end is exact.
+    `exact`: whether it covers all charges; otherwise its end is exact.
     """
 
     account: str
     limit: Limit
     points: tuple[AccountHistoryPoint, ...]
-    order: float | None
     children: tuple[ChildShare, ...]
     limit_changes: tuple[LimitChange, ...]
     decisions: int

@@ -43,20 +43,21 @@ class ParallelComposition:
 
 @dataclass(frozen=True, slots=True)
 class LifetimeSpend:
-    """Total privacy loss of a population, over all windows and blocks."""
+    """Total privacy loss of a population, over all windows and blocks; `used` is the share of its `limit`."""
 
     population: str
     population_path: str
     epsilon: float
     delta: float
-    epsilon_limit: float
+    limit: Limit
+    used: float
 
 
 @dataclass(frozen=True, slots=True)
-class AvailableEpsilon:
-    """Epsilon that can still be taken: the least that the limits along a path leave, and whose limit that is."""
+class AvailableShare:
+    """What can still be taken: the least share that the limits along a path leave, and of whose capacity it is."""
 
-    epsilon: float
+    share: float
     account: str
     account_path: str
 
@@ -137,8 +138,9 @@ class Plan:
 class _LimitedAccount(AccountMetadata):
     """What populations and budgets have in common.
 
-    `epsilon` is spent, at the limit's delta. `epsilon_rdp` is what an in-process RDP accountant would print: a bound
-    only if all events were fixed in advance. `plan` is what the limit allows of `planned`.
+    `epsilon` is of all that was charged, at `delta`: as the tightest accountant for releases that were fixed in advance
+    computes it. `used` is the share of the capacity that is spent, above 1 if the limit is exceeded. `plan` is what the
+    limit allows of `planned`.
     """
 
     id: str
@@ -147,7 +149,8 @@ class _LimitedAccount(AccountMetadata):
     limit: Limit
     planned: tuple[PlannedEventCount, ...]
     epsilon: float
-    epsilon_rdp: float
+    delta: float
+    used: float
     weights_frozen: bool
     created_at: datetime
     updated_at: datetime
@@ -155,8 +158,8 @@ class _LimitedAccount(AccountMetadata):
     composition: str | None = None
     max_partitions_per_unit: int | None = None
     lifetime: LifetimeSpend | None = None
-    epsilon_including_reserved: float | None = None
-    available: AvailableEpsilon | None = None
+    used_including_reserved: float | None = None
+    available: AvailableShare | None = None
     own_delta: float | None = None
     warnings: tuple[str, ...] | None = None
     attestation: Attestation | None = None
@@ -226,11 +229,13 @@ class AccountBlockSchedule:
 class RunState(AccountMetadata):
     """State of a training run; its steps are taken from `reservation`, if any.
 
-    `plan` is that of the run's own limit; it and `epsilon_rdp` are as of the last request for the state. `url` is its
-    page, `number` tells apart the runs at one path, from 1 in the order of their creation. `end_reason` is "finished",
-    "budget_exhausted", "aborted", "lost", or "not_granted": its reservation has waited in vain. A run whose `status` is
-    "waiting" waits for its reservation, `waiting_reservation`. `population_size` is what the population declares, and
-    public. `starts_from` is what its training starts from, as it was declared; None: it was not.
+    `epsilon` is of all that it was charged, at `delta`, as the tightest accountant for releases that were fixed in
+    advance computes it. `used` is the share of the capacity of the account that leaves the fewest steps. `plan` is that
+    of the run's own limit, as of the last request for the state. `url` is its page, `number` tells apart the runs at
+    one path, from 1 in the order of their creation. `end_reason` is "finished", "budget_exhausted", "aborted", "lost",
+    or "not_granted": its reservation has waited in vain. A run whose `status` is "waiting" waits for its reservation,
+    `waiting_reservation`. `population_size` is what the population declares, and public. `starts_from` is what its
+    training starts from, as it was declared; None: it was not.
     """
 
     id: str
@@ -243,9 +248,8 @@ class RunState(AccountMetadata):
     next_step: int
     event: Event | None
     epsilon: float
-    epsilon_rdp: float | None
     delta: float
-    epsilon_limit: float
+    used: float
     steps_remaining: int | None
     binding_account: str | None
     binding_account_path: str | None
@@ -307,7 +311,8 @@ class EndedPlan:
 class StepAuthorization:
     """Permission for `count` steps from `first_step`: charged, unless `dry_run`.
 
-    `epsilon` is spent after these steps, or after all steps of their grant, at `delta`, against `epsilon_limit`.
+    `epsilon` is the run's after these steps, or after all steps of their grant, at `delta`; at most 0.5 % above what is
+    read. `used` is the share of the capacity of `binding_account`, which leaves the fewest steps: `steps_remaining`.
     `requested_count` exceeds `count` if the request was truncated. `overdrawn` is set if reported steps exceeded a
     limit. `ended_plans` are the accounts' plans that these steps end.
     """
@@ -319,7 +324,7 @@ class StepAuthorization:
     next_step: int
     epsilon: float
     delta: float
-    epsilon_limit: float
+    used: float
     steps_remaining: int | None
     binding_account: str | None
     binding_account_path: str | None

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from epsilon_ledger._wire.decoding import members
 from epsilon_ledger._wire.errors import LedgerError
-from epsilon_ledger._wire.models import PlanDifference
+from epsilon_ledger._wire.models import Limit, PlanDifference
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +55,11 @@ class ProblemError(LedgerError):
 
 @dataclass(frozen=True, slots=True)
 class LatestLimitChange:
-    """Latest change of a limit: previous values, time by the ledger's clock, and actor."""
+    """Latest change of a limit: previous limit, time by the ledger's clock, and actor."""
 
-    epsilon_before: float
-    delta_before: float
+    before: Limit
     changed_at: datetime
     actor: str
-
-
-@dataclass(frozen=True, slots=True)
-class RdpComparison:
-    """The comparison that decided, in nats at one Rényi order (`math.inf`: pure epsilons)."""
-
-    order: float
-    spent: float
-    held: float
-    requested: float
-    limit: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +113,12 @@ class _Refusal:
     count: int
     binding_account: str
     binding_account_path: str
-    epsilon: float
-    epsilon_including_reserved: float
-    epsilon_requested: float
-    epsilon_limit: float
-    delta: float
-    rdp: RdpComparison
+    epsilon: float | None
+    delta: float | None
+    used: float
+    used_including_reserved: float
+    used_requested: float
+    limit: Limit
     delta_requested: float
     delta_left: float
     plan: PlanUsage | None
@@ -164,16 +152,17 @@ class BudgetExceededError(ProblemError):
         self.first_step = refusal.first_step
         self.count = refusal.count
         self.dry_run = refusal.dry_run is True
-        # The exhausted account, and its epsilon at its own delta: of what is spent, with what is reserved, and with the
-        # request.
+        # Of what was charged to the run so far; None if a reservation is refused.
+        self.epsilon = refusal.epsilon
+        self.delta = refusal.delta
+        # The account that refuses, its limit, and shares of its capacity: what is spent, with what is reserved, and
+        # with the request, which is more than 1.
         self.binding_account = refusal.binding_account
         self.binding_account_path = refusal.binding_account_path
-        self.epsilon = refusal.epsilon
-        self.epsilon_including_reserved = refusal.epsilon_including_reserved
-        self.epsilon_requested = refusal.epsilon_requested
-        self.epsilon_limit = refusal.epsilon_limit
-        self.delta = refusal.delta
-        self.rdp = refusal.rdp
+        self.limit = refusal.limit
+        self.used = refusal.used
+        self.used_including_reserved = refusal.used_including_reserved
+        self.used_requested = refusal.used_requested
         # What the events' mechanisms take of delta by a delta of their own, and what is left for that.
         self.delta_requested = refusal.delta_requested
         self.delta_left = refusal.delta_left

@@ -110,7 +110,8 @@ class Reservation:
 class CreatedReservation:
     """Response to a new reservation.
 
-    `epsilon` is the run's so far, `epsilon_reserved` after the reserved steps; `steps_remaining` fit in addition.
+    `epsilon` is the run's so far, `used` the share of the capacity of `binding_account`, each also with the reserved
+    steps; `steps_remaining` fit in addition.
     """
 
     id: str
@@ -120,9 +121,10 @@ class CreatedReservation:
     expires_at: datetime
     next_step: int
     epsilon: float
-    epsilon_reserved: float
+    epsilon_including_reserved: float
     delta: float
-    epsilon_limit: float
+    used: float
+    used_including_reserved: float
     steps_remaining: int
     binding_account: str
     binding_account_path: str
