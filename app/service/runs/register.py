@@ -46,6 +46,7 @@ from app.service.keys.api_keys import bind_to_run
 from app.service.queries.runs import RunRecord, read_run
 from app.service.reservations import ReservationRequest, load_reservation, reserve
 from app.service.runs.origins import resolve_origins
+from app.service.accounts.tuning import tune
 from app.service.scheduling.arrivals import record_queued
 
 
@@ -150,6 +151,7 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         declaration=declaration,
     )
     runs.add(tx, context.organisation_id, run, context.now)
+    tuned = tune(tx, context, path)
     bind_to_run(tx, context, account.id)
     context = context.bound_to(account.id)
     held = None if status is RunStatus.PENDING else _reserve_steps(tx, context, account.id, registration)
@@ -157,7 +159,7 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         return held
     waits = held is not None and held.status is ReservationStatus.WAITING
     registered = run._replace(status=RunStatus.WAITING) if waits else run
-    _record_registration(tx, context, path, registered, metadata_payload(number, terms.metadata))
+    _record_registration(tx, context, path, registered, metadata_payload(number, terms.metadata) | tuned)
     if status is RunStatus.PENDING:
         propose_run(tx, context, path, size, excess, planned=bool(planned))
     elif held is not None and waits:
@@ -191,7 +193,10 @@ def _reserve_steps(
 def _record_registration(
     tx: Connection, context: RequestContext, path: Sequence[Account], run: Run, written: Mapping[str, object]
 ) -> None:
-    """Record a run with its budgets in stored order, which replay can reproduce; `written` is its metadata."""
+    """Record a run with its budgets in stored order, which replay can reproduce.
+
+    `written` is its metadata, and the weights of filters that were tuned to it.
+    """
     account = path[-1]
     facts = account_audit_payload(account, None) | budget_payload([budget.id for budget in budgets_of(path)])
     event = None if run.event is None else fingerprint(run.event)
