@@ -125,6 +125,10 @@ class StepAuthorization(Output):
         description="Plans that these steps end, because the plans do not cover them. From then on the Rényi orders "
         "alone decide. Ask with `dry_run` to know it before."
     )
+    warnings: list[str] = Field(
+        description="Of the first steps of a run with `expected_steps`: the accounts that lose more than a tenth of "
+        "their runs' registered steps because their filters are not tuned to them, and what to do."
+    )
     dry_run: bool
 
 
@@ -147,6 +151,7 @@ def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
         "overdrawn": decision.steps_remaining is None,
         "reservation": decision.reservation_id,
         "ended_plans": ended_plans_of(decision),
+        "warnings": warnings_of(decision),
         "dry_run": dry_run,
     }
 
@@ -155,3 +160,9 @@ def ended_plans_of(decision: Decision) -> list[dict[str, Any]]:
     """List the plans that a decision's steps have ended, with the steps that are given up."""
     ended: list[dict[str, Any]] = [] if decision.ended_plans is None else json.loads(decision.ended_plans)
     return ended
+
+
+def warnings_of(decision: Decision) -> list[str]:
+    """List the warnings about accounts whose filters are not tuned to a decision's steps."""
+    found: list[str] = [] if decision.warnings is None else json.loads(decision.warnings)
+    return found

@@ -128,9 +128,10 @@ class Tuning:
 
 
 def weights_under(before: Tuning, limit: Limit, bound: PlanBound | None = None) -> FilterWeights | None:
-    """Choose an account's weights under another limit: anew for an untouched plan, else with the same orders and shares.
+    """Choose an account's weights under another limit: with the same orders and shares, or anew for an untouched plan.
 
-    Those of an untouched account without a plan are tuned to its registered runs, which may admit more. `bound` is what the limit is known to allow of the plan; None: it is searched for.
+    An untouched account without a plan is tuned to its registered runs instead, which may admit more. `bound` is what
+    the limit is known to allow of the plan; None: it is searched for.
 
     Raises:
         PlanTooExpensiveError: it would take more work than a request may take.

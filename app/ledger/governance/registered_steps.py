@@ -5,7 +5,6 @@ it is as free as that of a limit.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -20,9 +19,6 @@ from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent, is_endless
 
 MOST_RUNS: Final = 256
 """Runs of an account to which its filter is tuned, the first ones that have not ended."""
-
-NOTICEABLE: Final = 0.1
-"""Share of the registered steps whose loss is worth a warning."""
 
 
 def registered_steps(
@@ -71,11 +67,28 @@ def tuned_weights(account: Account, parts: Iterable[Sequence[PricedStep]]) -> Fi
     return None if curve is None else filter_weights(limit, curve, grid_version)
 
 
+def weights_after(account: Account, steps: Sequence[PricedStep]) -> FilterWeights | None:
+    """Choose the weights that would have fitted the most of further steps after what an account has spent.
+
+    They show what is lost, and are chosen too late to be used. None: nothing of the steps would fit.
+    """
+    assert account.limit is not None, "only a limit has a filter"
+    limit, grid_version = account.limit, account.grid_version
+    spent = _times(account.spent, 1)
+    rest = _sum([_times(step.curve, step.step.count) for step in steps], grid_version)
+    share = min(_fitting(limit, rest, grid_version, spent.losses), 1.0)
+    if not share:
+        return None
+    both = _Workload(spent.losses + share * rest.losses, spent.delta + share * rest.delta)
+    curve = _scaled(limit, both, grid_version)
+    return None if curve is None else filter_weights(limit, curve, grid_version)
+
+
 class _Kind(NamedTuple):
     """An event's curve, and its steps whose number is known; `endless` if there are others."""
 
     curve: RdpCurve
-    count: int
+    known: int
     endless: bool
 
 
@@ -93,15 +106,15 @@ def _by_event(steps: Iterable[PricedStep]) -> dict[DpEvent, _Kind]:
         curve, (event, number) = step.curve, (step.step.event, step.step.count)
         if curve.is_zero or curve.is_exhausted:
             continue
-        known = kinds.get(event, _Kind(curve, 0, endless=False))
+        kind = kinds.get(event, _Kind(curve, 0, endless=False))
         endless = number == MAX_COUNT
-        kinds[event] = _Kind(curve, known.count + (0 if endless else number), known.endless or endless)
+        kinds[event] = _Kind(curve, kind.known + (0 if endless else number), kind.endless or endless)
     return kinds
 
 
 def _workload(limit: Limit, kinds: Sequence[_Kind], grid_version: int) -> _Workload:
     """Compose the known steps, and of the endless kinds as many as fit beside them: an equal share of each."""
-    known = _sum([_times(kind.curve, kind.count) for kind in kinds if kind.count], grid_version)
+    known = _sum([_times(kind.curve, kind.known) for kind in kinds if kind.known], grid_version)
     endless = [kind.curve for kind in kinds if kind.endless]
     if not endless:
         return known
@@ -136,7 +149,7 @@ def _fitting(limit: Limit, workload: _Workload, grid_version: int, taken: Floats
     """Compute how often a workload fits after what is taken, at the order where that is most."""
     most = threshold_units(orders(grid_version), limit.epsilon, PLANNED_SHARE * limit.delta) - taken
     usable = np.isfinite(workload.losses) & (most > 0)
-    return float(np.max(np.where(usable, most / np.maximum(workload.losses, 1.0), 0.0)))
+    return float(np.max(most[usable] / np.maximum(workload.losses[usable], 1.0), initial=0.0))
 
 
 def _scaled(limit: Limit, workload: _Workload, grid_version: int) -> RdpCurve | None:

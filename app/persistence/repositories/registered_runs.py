@@ -1,33 +1,18 @@
 """What runs that have not ended declared when they were registered, by the accounts that they charge."""
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from sqlalchemy import Connection, Row, and_, bindparam, exists, func, select
+from sqlalchemy import Connection, Row, Select, and_, bindparam, exists, func, select
 
 from app.ledger.governance.registered_steps import MOST_RUNS, registered_steps
+from app.ledger.governance.steps_lost import RegisteredGroup
 from app.ledger.runs.run import TERMINAL
 from app.ledger.step_events import StepEvent
 from app.persistence.repositories.account_values import read_planned
 from app.persistence.repositories.dp_events import read_event
 from app.persistence.repositories.expressions import join_on
 from app.persistence.tables import account_ancestors, accounts, dp_events, runs
-
-
-class RegisteredGroup(NamedTuple):
-    """Runs under an account that declared the same steps.
-
-    Args:
-        steps: of each run; empty: it declared no event.
-        expected: number of steps that all of them declared.
-        taken: those that they have taken.
-    """
-
-    account_id: str
-    steps: tuple[StepEvent, ...]
-    expected: int
-    taken: int
-
 
 _ENDED: Final = [str(status) for status in sorted(TERMINAL)]
 _UNDER: Final = join_on(account_ancestors, runs, account_id="account_id")
@@ -44,7 +29,7 @@ _FIRST = (
     .limit(MOST_RUNS)
     .subquery()
 )
-_STEPS = (
+_STEPS: Final[Select[Any]] = (
     select(runs.c.account_id, *_DECLARED, dp_events.c.canonical_json)
     .join(_FIRST, join_on(_FIRST, runs, account_id="account_id"))
     .join(accounts, join_on(accounts, runs, id="account_id"))
@@ -66,7 +51,7 @@ _IN_PARTS = exists().where(
     _ABOVE.c.max_partitions_per_unit.is_not(None),
     _BETWEEN.c.depth >= account_ancestors.c.depth,
 )
-_GROUPS = (
+_GROUPS: Final[Select[Any]] = (
     select(
         account_ancestors.c.ancestor_id,
         *_DECLARED,

@@ -34,13 +34,13 @@ from app.persistence.repositories import account_writes, accounts, alerts, locks
 from app.persistence.repositories.account_values import weights_facts
 from app.service.accounts.metadata import require_unarchived
 from app.service.accounts.spec import check_account_limit
+from app.service.accounts.tuning import tuned
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.auth.request_context import RequestContext
 from app.service.auth.use_cases import use_case
 from app.service.change_control import one_person_suffices
 from app.service.costing import cost_steps
 from app.service.governance.run_approvals import find_excess, needs_approval
-from app.service.accounts.tuning import tuned
 from app.service.setting_changes import SettingHandler, SettingRecord
 from app.service.worker_pool import Job
 

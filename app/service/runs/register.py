@@ -14,6 +14,7 @@ from app.ledger.admission.composition import budgets_of, check_several, require_
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, RelationMismatchError
 from app.ledger.governance.policy_checks import Size, require_open, require_origins, require_run, sources_of
+from app.ledger.governance.registered_steps import registered_steps
 from app.ledger.permissions import Permission
 from app.ledger.runs.decisions import genesis
 from app.ledger.runs.reservations import Reservation, ReservationStatus
@@ -31,6 +32,7 @@ from app.service.accounts.spec import (
     new_account,
     with_plan,
 )
+from app.service.accounts.tuning import keep_costs, tune
 from app.service.auth.request_context import RequestContext
 from app.service.auth.use_cases import use_case
 from app.service.charging.requests import refusal_payload
@@ -46,7 +48,6 @@ from app.service.keys.api_keys import bind_to_run
 from app.service.queries.runs import RunRecord, read_run
 from app.service.reservations import ReservationRequest, load_reservation, reserve
 from app.service.runs.origins import resolve_origins
-from app.service.accounts.tuning import tune
 from app.service.scheduling.arrivals import record_queued
 
 
@@ -151,6 +152,8 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         declaration=declaration,
     )
     runs.add(tx, context.organisation_id, run, context.now)
+    declared = registered_steps(account.planned, run.event, run.declaration.expected_steps)
+    keep_costs(tx, context, account, {step.event for step in declared})
     tuned = tune(tx, context, path)
     bind_to_run(tx, context, account.id)
     context = context.bound_to(account.id)

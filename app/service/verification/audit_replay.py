@@ -228,29 +228,24 @@ def _apply_to_organisation(state: AuditState, entry: AuditEntry, after: Mapping[
     elif entry.action == AuditAction.POLICY_REPLACED and entry.subject == entry.organisation_id:
         state.organisation_policy = canonical(after["policy"])
     elif entry.action in CREATIONS:
-        status = after.get("status", RunStatus.ACTIVE)
-        limits = [LimitPeriod(_limit(after["limit"]))]
-        state.accounts[entry.subject] = RecordedAccount(_fixed_fields(after), limits, status, entry.created_at)
-        state.registrations.add(entry.subject, after)
-        _apply_tunings(state, entry.subject, after.get("tuned"))
+        _apply_creation(state, entry, after)
     elif entry.action == AuditAction.CHAINS_ANCHORED:
         for run_id, (decisions, head) in after["runs"].items():
             state.anchors.setdefault(run_id, {})[int(decisions)] = head
     elif entry.action == AuditAction.QUARANTINE_LIFTED:
         _lift_quarantines(state, entry)
     elif account is not None:
-        _apply_to_account(account, entry, after)
-        if account.end_reason is not None:
-            state.registrations.end(entry.subject)
-        if entry.action.endswith(".limit_changed"):
-            account.limits[-1] = replace(account.limits[-1], tuning=Tuning(state.registrations.under(entry.subject)))
-            for reservation in after.get("revoked", ()):
-                state.revoked.setdefault(reservation["reservation"], Counter()).update(reservation["steps"])
+        _apply_to_account(state, account, entry, after)
 
 
-def _apply_tunings(state: AuditState, run_id: str, facts: Mapping[str, Any] | None) -> None:
-    """Apply the weights of the filters that the registration of a run has tuned."""
-    for account_id, weights in () if facts is None else facts["weights"].items():
+def _apply_creation(state: AuditState, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+    """Apply the creation of an account, and the weights of the filters that the registration of a run has tuned."""
+    run_id, status = entry.subject, after.get("status", RunStatus.ACTIVE)
+    limits = [LimitPeriod(_limit(after["limit"]))]
+    state.accounts[run_id] = RecordedAccount(_fixed_fields(after), limits, status, entry.created_at)
+    state.registrations.add(run_id, after)
+    facts = after.get("tuned", {"weights": {}})
+    for account_id, weights in facts["weights"].items():
         limits, version = state.accounts[account_id].limits, facts["population_version"]
         tuning = state.registrations.tuned_by(run_id, account_id, weights_of(weights), version)
         limits[-1] = replace(limits[-1], tuning=tuning)
@@ -281,7 +276,7 @@ def _lift_quarantines(state: AuditState, entry: AuditEntry) -> None:
             state.accounts[account_id].quarantine = None
 
 
-def _apply_to_account(account: RecordedAccount, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+def _apply_to_account(state: AuditState, account: RecordedAccount, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     setting = _SETTINGS.get(entry.action)
     if setting is not None:
         account.settings[setting.name] = setting.recorded(after)
@@ -290,10 +285,15 @@ def _apply_to_account(account: RecordedAccount, entry: AuditEntry, after: Mappin
     elif entry.action.endswith(".limit_changed"):
         before = json.loads(entry.before or "{}")
         account.limits[-1] = replace(account.limits[-1], weights=_weights(before.get("weights")))
-        account.limits.append(LimitPeriod(_limit(after["limit"]), _weights(after["weights"])))
+        tuning = Tuning(state.registrations.under(entry.subject))
+        account.limits.append(LimitPeriod(_limit(after["limit"]), _weights(after["weights"]), tuning))
+        for reservation in after.get("revoked", ()):
+            state.revoked.setdefault(reservation["reservation"], Counter()).update(reservation["steps"])
     elif entry.action in STATUS_ACTIONS:
         account.status, account.end_reason = after["status"], after.get("end_reason")
         account.ended_at = None if account.end_reason is None else entry.created_at
+        if account.end_reason is not None:
+            state.registrations.end(entry.subject)
 
 
 def _fixed_fields(facts: Mapping[str, Any]) -> str:

@@ -25,7 +25,6 @@ from app.service.verification.balances import check_balance, read_prices
 from app.service.verification.decision_chains import check_run
 from app.service.verification.record_replay import compare, missing
 from app.service.verification.report import CHECKED, Balance, VerificationContext, VerificationReport
-from app.service.verification.tuned_filters import keep_registered_steps, runs_of_tunings
 from app.service.verification.trusted_checkpoints import (
     NO_EVIDENCE,
     Evidence,
@@ -33,6 +32,7 @@ from app.service.verification.trusted_checkpoints import (
     document_discrepancy,
     last_trusted_checkpoint,
 )
+from app.service.verification.tuned_filters import keep_registered_steps, runs_of_tunings
 
 __all__ = ["VerificationReport"]
 

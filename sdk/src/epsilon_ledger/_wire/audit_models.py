@@ -47,6 +47,7 @@ class Decision:
     refusal: Mapping[str, object] | None
     reservation: str | None
     ended_plans: tuple[EndedPlan, ...]
+    warnings: tuple[str, ...]
     actor: str
     request_id: str | None
     hash: str

@@ -309,7 +309,8 @@ class StepAuthorization:
 
     `epsilon` is spent after these steps, or after all steps of their grant, at `delta`, against `epsilon_limit`.
     `requested_count` exceeds `count` if the request was truncated. `overdrawn` is set if reported steps exceeded a
-    limit. `ended_plans` are the accounts' plans that these steps end.
+    limit. `ended_plans` are the accounts' plans that these steps end. `warnings` name accounts that lose steps of the
+    run, because their filters were fixed for others.
     """
 
     decision: str
@@ -328,3 +329,4 @@ class StepAuthorization:
     requested_count: int | None = None
     overdrawn: bool | None = None
     ended_plans: tuple[EndedPlan, ...] | None = None
+    warnings: tuple[str, ...] | None = None
