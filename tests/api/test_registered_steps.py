@@ -1,6 +1,5 @@
 """The filter of an account without a plan is tuned to its registered runs, whichever is charged first (ADR 0053)."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,6 +7,8 @@ import pytest
 from app.ledger.filter.filters import FilterWeights
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts
+from app.persistence.repositories.account_values import weights_text
+from app.persistence.tables import accounts as rows
 from app.service.verification.verify import verify
 from tests.api.trainer import approve, audited, gaussian
 from tests.ledgers import Ledger
@@ -24,14 +25,14 @@ TUNED, UNTUNED = 47_477, 1_849
 at the full delta, as accountants in a process do, 47,870 fit."""
 
 
-def open_accounts(ledger: Ledger, **terms: object) -> dict[str, str]:
+def open_accounts(ledger: Ledger, **terms: Any) -> dict[str, str]:  # noqa: ANN401 - JSON is anything
     """Open a population and a budget, and get their ids by kind."""
     whole = ledger.population(limit=LIMIT)
     team = ledger.budget(limit=LIMIT, **terms)
     return {"populations": str(whole["id"]), "budgets": str(team["id"])}
 
 
-def register(ledger: Ledger, event: dict[str, Any] | None, steps: int | None, **more: object) -> str:
+def register(ledger: Ledger, event: dict[str, Any] | None, steps: int | None, **more: Any) -> str:  # noqa: ANN401 - as above
     return ledger.run(event=event, expected_steps=steps, **more)
 
 
@@ -223,9 +224,6 @@ def test_verification_finds_weights_that_no_registration_chose(ledger: Ledger, *
         steps(ledger, training)
     assert sound(ledger)
     with ledger.database.write(ALL_TENANTS) as tx:
-        from app.persistence.repositories.account_values import weights_text
-        from app.persistence.tables import accounts as table
-
-        tx.execute(table.update().where(table.c.id == ids["budgets"]).values(filter_weights=weights_text(alone)))
+        tx.execute(rows.update().where(rows.c.id == ids["budgets"]).values(filter_weights=weights_text(alone)))
     [problem] = verify(ledger.database).problems
     assert "its filter weights are not those of" in problem

@@ -17,7 +17,6 @@ from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
 
-
 _CURVES: Final = CostCache()
 """Curves of registered events, which pages read again and again."""
 
