@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 from app.accounting.events import NeighboringRelation
 from app.api.pagination import encode_cursor
 from app.api.schemas.refusals import refusal_facts, refusal_text
+from app.api.schemas.steps import ended_plan_text, ended_plans_of, warnings_of
 from app.charts.model import PERCENT, count
 from app.dashboard.tables import labelled
 from app.ledger.accounts.account_records import Block
@@ -217,7 +218,7 @@ def why(decision: Decision, binding: str) -> str:
         return f"These steps were reported after they ran, and took {binding} over its limit."
     if decision.requested_count > decision.step_count:
         return f"These are the steps that fitted, of {decision.requested_count} requested."
-    return ""
+    return " ".join([*map(ended_plan_text, ended_plans_of(decision)), *warnings_of(decision)])
 
 
 def actors_of(decision: Decision) -> tuple[str | None, ...]:

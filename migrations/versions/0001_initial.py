@@ -727,6 +727,7 @@ def _create_decisions() -> None:
         _number("binding_account_id"),
         sa.Column("refusal_details", sa.Text),
         sa.Column("ended_plans", sa.Text),
+        sa.Column("warnings", sa.Text),
         sa.Column("population_version", sa.BigInteger, nullable=False),
         _digest("entry_hash"),
         _timestamp("created_at", nullable=False),
@@ -756,9 +757,8 @@ def _create_decisions() -> None:
         ),
         sa.CheckConstraint("length(entry_hash) = 32", name="entry_hash_is_sha256"),
         sa.CheckConstraint("outcome <> 'refused' OR ended_plans IS NULL", name="ended_plans_unless_refused"),
-        sa.CheckConstraint(
-            "epsilon >= 0 AND delta > 0 AND epsilon_limit > 0 AND used >= 0", name="reading_in_range"
-        ),
+        sa.CheckConstraint("outcome <> 'refused' OR warnings IS NULL", name="warnings_unless_refused"),
+        sa.CheckConstraint("epsilon >= 0 AND delta > 0 AND epsilon_limit > 0 AND used >= 0", name="reading_in_range"),
         sa.CheckConstraint("length(request_fingerprint) = 32", name="request_fingerprint_is_sha256"),
     )
     op.create_index("ix_decisions_organisation_id_created_at", "decisions", ["organisation_id", "created_at"])

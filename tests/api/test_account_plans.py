@@ -3,6 +3,7 @@
 from math import nextafter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.accounting.curves import GRID_VERSION
@@ -77,9 +78,29 @@ def test_a_parameter_that_differs_in_the_last_place_stays_in_the_plan(ledger: Le
         sampled(nextafter(0.02, 1), 1.5),
         sampled(0.02, nextafter(1.5, 0)),
         sampled(0.02 * (1 + 2**-24), 1.5),
+        sampled(float(np.float32(0.02)), 1.5),
     ):
         assert trainer.steps(event=event).json()["ended_plans"] == []
-    assert (plan_of(ledger)["state"], plan_of(ledger)["steps_remaining"]) == ("active", most - 3)
+    assert (plan_of(ledger)["state"], plan_of(ledger)["steps_remaining"]) == ("active", most - 4)
+    assert trainer.sound()
+
+
+@pytest.mark.parametrize(
+    ("meant", "sent"),
+    [
+        (sampled(0.1, 1.7), sampled(float(np.float32(0.1)), float(np.float32(1.7)))),
+        (sampled(0.1, 1.7), sampled(0.1, nextafter(1.7, 0))),
+        (sampled(0.3, 5.0), sampled(0.1 * 3, 5.0)),
+    ],
+    ids=["float32", "nextafter", "0.1 * 3"],
+)
+def test_a_number_that_was_meant_admits_as_many_steps_as_planned(
+    ledger: Ledger, meant: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    most = planned(ledger, {"event": meant})["plan"]["steps"]
+    trainer = Trainer(ledger, ledger.run(event=sent))
+    answer = trainer.steps(event=sent, count=10 * most, on_exceed="truncate").json()
+    assert (answer["count"], answer["ended_plans"]) == (most, [])
     assert trainer.sound()
 
 

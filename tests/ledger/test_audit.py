@@ -40,7 +40,8 @@ ENTRIES = st.builds(
     **dict.fromkeys(("position", "attempt", "first_step", "step_count", "requested_count"), COUNT),
     population_version=COUNT,
     **dict.fromkeys(
-        ("idempotency_key", "reservation_id", "refusal_details", "ended_plans", "request_id"), st.none() | TEXT
+        ("idempotency_key", "reservation_id", "refusal_details", "ended_plans", "warnings", "request_id"),
+        st.none() | TEXT,
     ),
     items=st.lists(st.tuples(TEXT, COUNT), max_size=3).map(tuple),
     epsilon=REAL | st.just(inf),
@@ -72,6 +73,7 @@ ENTRY = DecisionEntry(
     binding_account_id="bud_1",
     refusal_details=None,
     ended_plans=None,
+    warnings=None,
     created_at=datetime(2026, 12, 1, 9, 30, tzinfo=UTC),
     actor="key_1",
 )
@@ -85,10 +87,10 @@ def test_hash_formula_never_changes() -> None:
         f'"items":[["{"a" * 64}",2]],"organisation_id":"org_1","outcome":"admitted","population_version":9,'
         '"position":3,'
         f'"refusal_details":null,"request_fingerprint":"{"f" * 64}","request_id":null,"requested_count":2,'
-        '"reservation_id":null,"run_id":"run_1","step_count":2,"steps_remaining":12,"used":0.25}'
+        '"reservation_id":null,"run_id":"run_1","step_count":2,"steps_remaining":12,"used":0.25,"warnings":null}'
     )
     assert entry_hash(genesis("org_1", "run_1"), ENTRY).hex() == (
-        "e56893dc43630c29b95d42f643ea66bab9ab7529d94ebe503931fb3ea39791e3"
+        "e9ff893e0f814697a3cba6ca521537588226e2f26ed9b2da05d3a1bbbb1849da"
     )
 
 

@@ -95,6 +95,7 @@ BROKEN: list[tuple[str, str, str, list[Row]]] = [
     ("decisions", "outcome_consistent", FORFEITED, [{"reservation_id": None}, {"idempotency_key": "k"}]),
     ("decisions", "outcome_consistent", FORFEITED, [{"refusal_details": "{}"}, {"steps_remaining": 1}]),
     ("decisions", "ended_plans_unless_refused", REFUSED, [{"ended_plans": "[]"}]),
+    ("decisions", "warnings_unless_refused", REFUSED, [{"warnings": "[]"}]),
     ("decisions", "reading_in_range", ADMITTED, [{"epsilon": -0.1}, {"delta": 0.0}, {"epsilon_limit": 0.0}]),
     ("decision_events", "count_in_range", ANY, [{"count": 0}, {"count": 1_000_000_000_001}]),
     ("proposals", "account_required", OPEN, [{"kind": "run", "account_id": None}]),

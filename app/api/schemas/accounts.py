@@ -16,6 +16,7 @@ from app.api.schemas.common import (
 from app.api.schemas.metadata import MetadataMembers, metadata_members
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.metadata import AccountMetadata
+from app.ledger.governance.steps_lost import StepsLost
 from app.ledger.plan.plans import PlanState
 from app.ledger.scheduling.availability import Available
 from app.ledger.step_events import MAX_COUNT
@@ -154,7 +155,9 @@ class Account(MetadataMembers, _Named):
         "the account that leaves the fewest steps."
     )
     own_delta: float = Field(description="Part of the limit's delta that was spent on mechanisms with their own delta.")
-    warnings: list[str] = Field(description="Warnings about the limit.")
+    warnings: list[str] = Field(
+        description="Warnings about the limit, and about a filter that is not tuned to the steps of registered runs."
+    )
     created_at: datetime
     updated_at: datetime
 
@@ -178,7 +181,7 @@ class ComposedAccount(Account):
         account = view.record.account
         assert account.limit is not None, "populations and budgets have limits"
         return cls(
-            **account_members(view.record, view.epsilon, account.limit.delta, account.used(), view.about),
+            **account_members(view.record, view.epsilon, account.limit.delta, account.used(), view.about, view.lost),
             parent=account.parent_id,
             size=view.record.population.size,
             composition="sequential" if account.partitions_per_unit is None else "parallel",
@@ -220,7 +223,12 @@ class CreatedBlocks(Output):
 
 
 def account_members(
-    record: AccountRecord, epsilon: float, delta: float, used: float, about: AccountMetadata
+    record: AccountRecord,
+    epsilon: float,
+    delta: float,
+    used: float,
+    about: AccountMetadata,
+    lost: StepsLost | None = None,
 ) -> dict[str, Any]:
     """Convert the common fields of accounts, with their epsilon at the delta of the governing limit."""
     account = record.account
@@ -240,7 +248,7 @@ def account_members(
         "delta": delta,
         "used": used,
         "own_delta": account.spent.delta_value(),
-        "warnings": [*warnings, *about_loss(account.used())],
+        "warnings": [*warnings, *about_loss(account.used()), *([] if lost is None else [lost.warning])],
         **metadata_members(about),
         "created_at": record.created_at,
         "updated_at": record.updated_at,

@@ -15,7 +15,7 @@ from app.api.schemas.common import (
     example,
 )
 from app.api.schemas.refusals import decision_text, refusal_facts
-from app.api.schemas.steps import EndedPlan, ended_plans_of
+from app.api.schemas.steps import EndedPlan, ended_plans_of, warnings_of
 from app.ledger.runs.decisions import Decision as DomainDecision
 from app.ledger.runs.decisions import DecisionOutcome, DecisionWithPath
 
@@ -76,6 +76,7 @@ class Decision(Output):
     refusal: dict[str, Any] | None = Field(description="Of a refusal: its `detail` and numbers; else null.")
     reservation: str | None = Field(default=None, description="The reservation that the steps were taken from.")
     ended_plans: list[EndedPlan] = Field(description="Plans of accounts that the steps have ended.")
+    warnings: list[str] = Field(description="Accounts that lose registered steps, as the answer to the steps said.")
     actor: str = Field(description="Actor of the request.")
     request_id: str | None
     hash: str = Field(description="sha256 (hex) of the decision and of the hash before it: the run's chain.")
@@ -107,6 +108,7 @@ def decision_members(decision: DomainDecision) -> dict[str, Any]:
         "binding_account_path": decision.binding_account_path,
         "reservation": decision.reservation_id,
         "ended_plans": ended_plans_of(decision),
+        "warnings": warnings_of(decision),
         "actor": decision.actor.id,
         "request_id": decision.actor.request_id,
         "hash": decision.entry_hash.hex(),

@@ -1,6 +1,7 @@
 """Schemas of step requests and authorizations."""
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -9,9 +10,11 @@ from typing_extensions import TypeAliasType
 from app.accounting.events import DpEvent
 from app.api.schemas.common import Body, Count, ExtendedNumber, Output
 from app.api.schemas.events import EventCounts, SentEvent, step_events_of
+from app.api.schemas.refusals import differences_text
 from app.ledger.repeated_events import map_once
 from app.ledger.runs.decisions import Decision, DecisionOutcome
 from app.ledger.step_events import MAX_COUNT
+from app.ledger.wording import counted
 from app.service.charging.requests import Mode, OnExceed, StepRequest
 
 Attempt = Annotated[
@@ -125,6 +128,10 @@ class StepAuthorization(Output):
         description="Plans that these steps end, because the plans do not cover them. From then on the Rényi orders "
         "alone decide. Ask with `dry_run` to know it before."
     )
+    warnings: list[str] = Field(
+        description="Of the first steps of a run with `expected_steps`: the accounts that lose more than a tenth of "
+        "their runs' registered steps because their filters are not tuned to them, and what to do."
+    )
     dry_run: bool
 
 
@@ -147,6 +154,7 @@ def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
         "overdrawn": decision.steps_remaining is None,
         "reservation": decision.reservation_id,
         "ended_plans": ended_plans_of(decision),
+        "warnings": warnings_of(decision),
         "dry_run": dry_run,
     }
 
@@ -155,3 +163,16 @@ def ended_plans_of(decision: Decision) -> list[dict[str, Any]]:
     """List the plans that a decision's steps have ended, with the steps that are given up."""
     ended: list[dict[str, Any]] = [] if decision.ended_plans is None else json.loads(decision.ended_plans)
     return ended
+
+
+def ended_plan_text(ended: Mapping[str, Any]) -> str:
+    """Describe what ended a plan: parameters as planned and as sent, or more steps than were left."""
+    cause = differences_text(ended["differences"]) or "these are more steps than it had left"
+    given_up = counted(ended["steps_given_up"], "step")
+    return f"These steps ended the plan of {ended['account_path']}, which gives up {given_up}: {cause}."
+
+
+def warnings_of(decision: Decision) -> list[str]:
+    """List the warnings about accounts whose filters are not tuned to a decision's steps."""
+    found: list[str] = [] if decision.warnings is None else json.loads(decision.warnings)
+    return found

@@ -57,8 +57,9 @@ class Account:
     Args:
         limit: None only for a run without a limit of its own.
         planned: the events of its plan, in order; the last one is repeated without end if its count is MAX_COUNT. The
-            filter's weights are chosen for them, and without them for the first event charged.
-        weights: frozen weights; None before the first charge, if nothing is planned.
+            filter's weights are chosen for them; without them for the steps of its registered runs, or else for the
+            first event charged.
+        weights: None before the first charge, if nothing is planned and nothing known of registered runs.
         spent: with usage of its own plan, and of plans above that it is a part of.
         held: loss that is reserved.
         version: number of changes of this account; the revisions count changes of its limit and policy.
@@ -111,8 +112,11 @@ class Account:
 
     @property
     def weights_frozen(self) -> bool:
-        """Whether the admission rule can no longer change."""
-        return self.weights is not None
+        """Whether the admission rule can no longer change, unless the first charge leaves a plan.
+
+        Without a plan, registrations may tune it while nothing is spent or reserved.
+        """
+        return self.weights is not None and (bool(self.planned) or not self.is_untouched)
 
     @property
     def is_untouched(self) -> bool:

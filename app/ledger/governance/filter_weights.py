@@ -128,17 +128,18 @@ class Tuning:
 
 
 def weights_under(before: Tuning, limit: Limit, bound: PlanBound | None = None) -> FilterWeights | None:
-    """Choose an account's weights under another limit: anew if it is untouched, else with the same orders and shares.
+    """Choose an account's weights under another limit: with the same orders and shares, or anew for an untouched plan.
 
-    `bound` is what the limit is known to allow of the plan; None: it is searched for.
+    An untouched account without a plan is tuned to its registered runs instead, which may admit more. `bound` is what
+    the limit is known to allow of the plan; None: it is searched for.
 
     Raises:
         PlanTooExpensiveError: it would take more work than a request may take.
     """
     weights = before.weights
-    if weights is None or (before.untouched and not before.items):
+    if weights is None:
         return None
-    if before.untouched:
+    if before.untouched and before.items:
         rule = (before.relation, before.grid_version)
         share = _undeclared_share(before.items) if weights.plan is None else weights.plan.share
         return planned_weights(limit, before.items, *rule, share, bound)

@@ -63,6 +63,7 @@ class Decision(NamedTuple):
         steps_remaining: further repetitions of the last event; None if refused.
         refusal_details: JSON of a refusal; None if admitted.
         ended_plans: JSON of the plans that these steps ended; None if there are none.
+        warnings: JSON of texts on accounts whose filters are not tuned to the run; None if there are none.
         reservation_id: the source of the steps; None: the accounts.
         population_version: of the population's account afterwards, which orders the decisions of all its runs. Those
             that do not change it, refusals and steps out of reservations, have the version that they saw; it may be
@@ -85,6 +86,7 @@ class Decision(NamedTuple):
     binding_account_path: str
     refusal_details: str | None
     ended_plans: str | None
+    warnings: str | None
     request_fingerprint: str
     idempotency_key: str | None
     reservation_id: str | None
@@ -116,7 +118,7 @@ class DecisionEntry(NamedTuple):
         reservation_id: the reservation of the steps, or the forfeited one.
         epsilon: of the run, afterwards, at `delta`, as `used` of the account that decides; see `Reading`.
         steps_remaining: further repetitions of the last event; None if refused or forfeited.
-        refusal_details: of a refusal, as stored text; `ended_plans` likewise, of steps that ended plans.
+        refusal_details: of a refusal, as stored text; likewise `ended_plans` and `warnings` of steps.
         population_version: of the population's account, afterwards.
         actor: the author of the request.
     """
@@ -141,6 +143,7 @@ class DecisionEntry(NamedTuple):
     binding_account_id: str
     refusal_details: str | None
     ended_plans: str | None
+    warnings: str | None
     population_version: int
     created_at: datetime
     actor: str
@@ -162,8 +165,11 @@ def canonical_entry(entry: DecisionEntry) -> str:
     """
     # Hot path: the json encoder takes four times as long.
     items = ",".join([f"[{_text(event)},{count}]" for event, count in entry.items])
-    texts = (entry.idempotency_key, entry.refusal_details, entry.ended_plans, entry.request_id, entry.reservation_id)
-    key, details, ended, request, reservation = [_NULL if text is None else _text(text) for text in texts]
+    texts = (
+        *(entry.idempotency_key, entry.refusal_details, entry.ended_plans, entry.warnings),
+        *(entry.request_id, entry.reservation_id),
+    )
+    key, details, ended, warnings, request, reservation = [_NULL if text is None else _text(text) for text in texts]
     return (
         f'{{"actor":{_text(entry.actor)},"attempt":{entry.attempt},"binding_account_id":{_text(entry.binding_account_id)},'
         f'"created_at":"{utc_text(entry.created_at)}",'
@@ -179,7 +185,7 @@ def canonical_entry(entry: DecisionEntry) -> str:
         f'"reservation_id":{reservation},"run_id":{_text(entry.run_id)},'
         f'"step_count":{entry.step_count},'
         f'"steps_remaining":{_NULL if entry.steps_remaining is None else entry.steps_remaining},'
-        f'"used":{float(entry.used)!r}}}'
+        f'"used":{float(entry.used)!r},"warnings":{warnings}}}'
     )
 
 
@@ -222,6 +228,7 @@ def entry_of(organisation_id: str, decision: Decision) -> DecisionEntry:
         decision.binding_account_id,
         decision.refusal_details,
         decision.ended_plans,
+        decision.warnings,
         decision.population_version,
         decision.created_at,
         actor.id,

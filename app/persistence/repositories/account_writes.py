@@ -104,6 +104,14 @@ def set_limit(tx: Connection, organisation_id: str, account: Account, now: datet
     )
 
 
+def set_weights(tx: Connection, organisation_id: str, changed: Sequence[Account]) -> None:
+    """Write the filter weights of locked accounts, with new versions that invalidate caches; there was no activity."""
+    for account in changed:
+        weights, version = weights_text(account.weights), accounts.c.version + 1
+        this = owned_by(accounts, organisation_id, id=account.id)
+        tx.execute(update(accounts).where(this).values(filter_weights=weights, version=version))
+
+
 def add_version(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> None:
     """Increase the versions of locked accounts to invalidate caches.
 

@@ -56,7 +56,8 @@ a second to read and write."""
 # Fields of a decision with a column of the same name.
 _PLAIN: Final = (
     *("run_id", "position", "attempt", "first_step", "step_count", "requested_count", "steps_remaining"),
-    *("binding_account_id", "refusal_details", "ended_plans", "request_fingerprint", "idempotency_key"),
+    *("binding_account_id", "refusal_details", "ended_plans", "warnings"),
+    *("request_fingerprint", "idempotency_key"),
     *("reservation_id", "population_version", "created_at", "entry_hash"),
 )
 _DECISIONS = select(decisions, accounts.c.path.label("binding_account_path")).join(

@@ -155,6 +155,7 @@ decisions = owned_table(
     *reference("binding_account_id", "accounts"),
     Column("refusal_details", Text),
     Column("ended_plans", Text),
+    Column("warnings", Text),
     *number_column("population_version", BigInteger),
     *digest_column("entry_hash"),
     Column("created_at", UtcDateTime, nullable=False),
@@ -179,6 +180,7 @@ decisions = owned_table(
         " AND reservation_id IS NOT NULL AND idempotency_key IS NULL)"
     ),
     ended_plans_unless_refused="outcome <> 'refused' OR ended_plans IS NULL",
+    warnings_unless_refused="outcome <> 'refused' OR warnings IS NULL",
     reading_in_range="epsilon >= 0 AND delta > 0 AND epsilon_limit > 0 AND used >= 0",
 )
 

@@ -11,12 +11,14 @@ from app.ledger.accounts.account_records import AccountRecord, Attestation, Bloc
 from app.ledger.accounts.metadata import AccountMetadata
 from app.ledger.admission.composition import budgets_of
 from app.ledger.errors import NotFoundError
+from app.ledger.governance.steps_lost import StepsLost
 from app.ledger.scheduling.availability import Available
 from app.persistence.repositories import account_metadata, accounts, locks, partitions
 from app.persistence.repositories.dp_events import CostCache
 from app.service.accounts.availability import read_available
 from app.service.accounts.epsilons import read_epsilons
 from app.service.accounts.spec import ID_PREFIXES
+from app.service.accounts.tuning import read_steps_lost
 from app.service.auth.request_context import RequestContext
 
 
@@ -26,6 +28,7 @@ class AccountView:
 
     Args:
         epsilon: of all that it was charged, at its limit's delta; `lifetime` likewise of its population.
+        lost: registered steps that do not fit because its filter is not tuned to them; None: few or none.
     """
 
     record: AccountRecord
@@ -36,6 +39,7 @@ class AccountView:
     available: Available
     attestation: Attestation | None
     block: Block | None
+    lost: StepsLost | None = None
 
 
 def require_reach(tx: Connection, context: RequestContext, account_id: str) -> None:
@@ -140,6 +144,7 @@ def account_views(tx: Connection, context: RequestContext, records: Sequence[Acc
     lower = [each.account.id for each in records if each.account.kind is AccountKind.BUDGET]
     blocks = partitions.blocks_of(tx, context.organisation_id, lower) if lower else {}
     about = account_metadata.find_many(tx, context.organisation_id, [each.account.id for each in records])
+    lost = read_steps_lost(tx, context.organisation_id, [each.account for each in records])
     available = read_available(tx, context.organisation_id, records, context.lapsed_by)
     return [
         AccountView(
@@ -151,6 +156,7 @@ def account_views(tx: Connection, context: RequestContext, records: Sequence[Acc
             available[each.account.id],
             said.get(each.account.id),
             blocks.get(each.account.id),
+            lost.get(each.account.id),
         )
         for each in records
     ]

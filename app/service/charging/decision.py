@@ -35,6 +35,7 @@ from app.ledger.runs.run import (
 )
 from app.ledger.step_events import StepEvent, first_steps
 from app.service.alerts.alert_factory import exhausted_alert, overdrawn_alert
+from app.service.charging.filter_warnings import find_warnings
 from app.service.charging.readings import read_after
 from app.service.charging.remaining_training import remaining_training
 from app.service.charging.requests import (
@@ -163,7 +164,7 @@ def _by_the_accounts(
     if request.mode is Mode.AUTHORIZE:
         require_plans_kept(sources_of(path), outcome.ended_plans)
     reading = read_after(work, outcome.accounts, outcome.used, priced)
-    decided = Decided(outcome, reading)
+    decided = Decided(outcome, reading, find_warnings(work, run, outcome.accounts, priced))
     decision = new_decision(command, run, steps, fingerprint, decided, outcome.accounts[0].version)
     if computed.prices:  # only then may the ledger lack any
         work.remember_costs(path[0], priced)

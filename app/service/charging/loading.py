@@ -10,8 +10,17 @@ from app.accounting.events import DpEvent, RepeatAndSelect
 from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import LimitChange
 from app.ledger.admission.counted_accounts import CountedAccount
+from app.ledger.governance.steps_lost import priced_groups
 from app.persistence.repositories import accounts as account_rows
-from app.persistence.repositories import decisions, experiments, idempotent_responses, locks, reservations, runs
+from app.persistence.repositories import (
+    decisions,
+    experiments,
+    idempotent_responses,
+    locks,
+    registered_runs,
+    reservations,
+    runs,
+)
 from app.persistence.repositories.dp_events import CostCache, CostTable, find_events
 from app.persistence.repositories.limit_changes import list_limit_changes
 from app.service.auth.request_context import RequestContext
@@ -100,9 +109,12 @@ def load_for(
 
 
 def load_missing(tx: Connection, state: LedgerState, work: UnitOfWork, missing: NotLoadedError) -> None:
-    """Load the rows that a decision lacks: kinds of event, all costs of a reservation, or a limit's last change."""
+    """Load rows that few decisions need: kinds, registered runs, a reservation's costs, or a limit's last change."""
     if missing.kinds:
         load_kinds(tx, state.costs, work, missing.account, missing.kinds)
+        return
+    if missing.untuned:
+        _load_registered(tx, state.costs, work, missing.account, missing.untuned)
         return
     if missing.reservation is None:
         work.limit_changes[missing.account.id] = find_limit_change(tx, work.organisation_id, missing.account)
@@ -118,6 +130,16 @@ def load_kinds(tx: Connection, costs: CostCache, work: UnitOfWork, account: Acco
     events = find_events(tx, work.organisation_id, kinds)
     curves = costs.find(tx, CostTable.of(work.organisation_id, account), kinds)
     work.kinds |= {each: (events[each], curves[each]) if each in events and each in curves else None for each in kinds}
+
+
+def _load_registered(
+    tx: Connection, costs: CostCache, work: UnitOfWork, run: Account, account_ids: Sequence[str]
+) -> None:
+    """Load what the other runs under accounts declared, with the curves of their events."""
+    found = list(registered_runs.list_groups(tx, work.organisation_id, list(account_ids), without=run.id))
+    table = CostTable.of(work.organisation_id, run)
+    events = {step.event for group in found for step in group.steps}
+    work.registered[run.id] = priced_groups(found, costs.find_events(tx, table, events))
 
 
 def find_limit_change(tx: Connection, organisation_id: str, account: Account) -> LimitChange | None:

@@ -93,22 +93,29 @@ class NotLoadedError(Exception):
         account: whose last change of its limit is needed, if nothing else is.
         reservation: of which all costs are.
         kinds: fingerprints of events that were charged to the account.
+        untuned: ids of accounts above the account, a run, whose other registered runs are needed.
     """
 
     def __init__(
-        self, account: Account, reservation: Reservation | None = None, kinds: frozenset[str] = frozenset()
+        self,
+        account: Account,
+        reservation: Reservation | None = None,
+        kinds: frozenset[str] = frozenset(),
+        untuned: tuple[str, ...] = (),
     ) -> None:
         super().__init__("rows must be loaded first")
         self.account = account
         self.reservation = reservation
         self.kinds = kinds
+        self.untuned = untuned
 
 
 class Decided(NamedTuple):
-    """An outcome of the rule, and the numbers of the run after it."""
+    """An outcome of the rule, the numbers of the run after it, and what is to be warned of."""
 
     outcome: Admission | Refusal
     reading: Reading
+    warnings: Sequence[str] = ()
 
 
 def new_decision(
@@ -122,7 +129,7 @@ def new_decision(
     reservation_id: str | None = None,
 ) -> Decision:
     """Build the decision; appending it to the chain adds the hash."""
-    request, (outcome, reading) = command.request, decided
+    request, (outcome, reading, warnings) = command.request, decided
     details, remaining = None, None
     kind = DecisionOutcome.REPORTED if request.mode is Mode.REPORT else DecisionOutcome.ADMITTED
     if isinstance(outcome, Refusal):
@@ -145,6 +152,7 @@ def new_decision(
         outcome.binding.path,
         details,
         json.dumps([each.facts() for each in ended]) if ended else None,
+        json.dumps(warnings) if warnings else None,
         fingerprint,
         request.idempotency_key,
         reservation_id,

@@ -221,6 +221,7 @@ def _decision(
         binding_account_path=binding.path,
         refusal_details=None,
         ended_plans=None,
+        warnings=None,
         request_fingerprint=hashlib.sha256(request.encode()).hexdigest(),
         idempotency_key=None,
         reservation_id=ended.id,

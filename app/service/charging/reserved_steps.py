@@ -12,6 +12,7 @@ from app.ledger.runs.reservation_use import count_covered, is_revoked, take
 from app.ledger.runs.reservations import Reservation, Shortfall, remaining_items
 from app.ledger.runs.run import Run
 from app.ledger.step_events import StepEvent, first_steps, total_cost
+from app.service.charging.filter_warnings import find_warnings
 from app.service.charging.readings import read_after
 from app.service.charging.requests import (
     Decided,
@@ -60,7 +61,8 @@ def charge_reserved(
     charged = (*path[:-1], after)
     limited = after if after.limit is not None else governing_of(charged)
     outcome = Admission((after,), remaining, after, limited.used())
-    decided = Decided(outcome, read_after(work, charged, outcome.used, priced))
+    reading = read_after(work, charged, outcome.used, priced)
+    decided = Decided(outcome, reading, find_warnings(work, run, charged, priced))
     decision = new_decision(command, run, steps, fingerprint, decided, path[0].version, reservation_id=taken.id)
     work.take(taken)
     work.charge((after,), priced, command.context.now, from_held=True, compact=not exact)

@@ -16,6 +16,7 @@ from app.ledger.admission.admission import LimitChange
 from app.ledger.admission.composition import exposed
 from app.ledger.admission.counted_accounts import CountedAccount
 from app.ledger.errors import AccountQuarantinedError, SequenceConflictError
+from app.ledger.governance.steps_lost import PricedGroup
 from app.ledger.runs.decisions import Decision, DecisionEntry, DecisionOutcome, entry_hash, entry_of
 from app.ledger.runs.deviations import Deviation, merge_deviations
 from app.ledger.runs.reservations import Reservation
@@ -44,6 +45,7 @@ class UnitOfWork:
         by_first_step: decisions that advanced a run, by run, attempt and first step.
         costs: costs of events.
         kinds: events that were charged before, with their curves, by fingerprint; None: they are lost.
+        registered: what other runs under the accounts of a run's path declared, by run.
         costed_reservations: runs whose reservations have all their costs loaded.
         limit_changes: the last change of an account's limit; None: the log has none.
         decided: entries of decisions to append, with their hashes.
@@ -71,6 +73,7 @@ class UnitOfWork:
     by_first_step: dict[tuple[str, int, int], Decision] = field(default_factory=dict)
     costs: dict[CostRule, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
     kinds: dict[str, tuple[DpEvent, RdpCurve] | None] = field(default_factory=dict)
+    registered: dict[str, Sequence[PricedGroup]] = field(default_factory=dict)
     costed_reservations: set[str] = field(default_factory=set)
     limit_changes: dict[str, LimitChange | None] = field(default_factory=dict)
     decided: list[tuple[DecisionEntry, bytes]] = field(default_factory=list)

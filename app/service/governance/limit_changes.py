@@ -25,6 +25,7 @@ from app.ledger.governance.limit_changes import (
 )
 from app.ledger.governance.policy_checks import Size, require_limit_allowed, require_run, sources_of
 from app.ledger.governance.proposals import Proposal
+from app.ledger.governance.registered_steps import is_tunable
 from app.ledger.governance.settings import LIMIT
 from app.ledger.permissions import Permission
 from app.ledger.runs.reservations import Reservation, has_lapsed
@@ -33,11 +34,12 @@ from app.persistence.repositories import account_writes, accounts, alerts, locks
 from app.persistence.repositories.account_values import weights_facts
 from app.service.accounts.metadata import require_unarchived
 from app.service.accounts.spec import check_account_limit
+from app.service.accounts.tuning import tuned
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.auth.request_context import RequestContext
 from app.service.auth.use_cases import use_case
 from app.service.change_control import one_person_suffices
-from app.service.costing import PrecomputedCosts, cost_steps
+from app.service.costing import cost_steps
 from app.service.governance.run_approvals import find_excess, needs_approval
 from app.service.setting_changes import SettingHandler, SettingRecord
 from app.service.worker_pool import Job
@@ -96,13 +98,13 @@ def check_limit_change(tx: Connection, context: RequestContext, before: LimitRec
     """
     if is_raised(before.value, limit):
         require_unarchived(tx, context, before.subject)
-    _limited(before.accounts, limit, context.costs)
+    _limited(tx, context, before.accounts, limit)
     _require_allowed(before.accounts, limit)
 
 
 def _write(tx: Connection, context: RequestContext, before: LimitRecord, limit: Limit) -> LimitRecord:
     """Write a limit and cancel reservations over it; the path is locked."""
-    after = _limited(before.accounts, limit, context.costs)
+    after = _limited(tx, context, before.accounts, limit)
     account_writes.set_limit(tx, context.organisation_id, after, context.now)
     changed = replace(before.accounts[-1], account=after, updated_at=context.now)
     record = find_limit(tx, context, [*before.accounts[:-1], changed])
@@ -117,15 +119,16 @@ def _send_alerts(tx: Connection, context: RequestContext, before: LimitRecord, a
     alerts.add(tx, context.organisation_id, threshold_alerts(after.account, crossed, context.now))
 
 
-def _limited(path: Sequence[AccountRecord], limit: Limit, costs: PrecomputedCosts) -> Account:
+def _limited(tx: Connection, context: RequestContext, path: Sequence[AccountRecord], limit: Limit) -> Account:
     """Build the account with another limit, valid for every population above it."""
     account = path[-1].account
-    tuning = Tuning.of(account)
-    # Without a plan this takes no time, and another try would read the accounts again.
-    planned = account.weights is not None and bool(account.planned)
-    choice = Job(weights_under, (tuning, limit), MAX_PLAN_WORK)
-    weights = costs.filter_weights(choice) if planned else choice.result()
-    after = with_limit(account, limit, weights)
+    if is_tunable(account):
+        after = tuned(tx, context, with_limit(account, limit, None))
+    else:
+        # Without a plan this takes no time, and another try would read the accounts again.
+        planned = account.weights is not None and bool(account.planned)
+        choice = Job(weights_under, (Tuning.of(account), limit), MAX_PLAN_WORK)
+        after = with_limit(account, limit, context.costs.filter_weights(choice) if planned else choice.result())
     for population in _populations(path):
         check_account_limit(after, population)
     return after

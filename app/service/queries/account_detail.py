@@ -23,6 +23,7 @@ from app.persistence.repositories.overview_queries import RunOutline
 from app.service.accounts.damaged_rows import read_tolerating_damage
 from app.service.accounts.epsilons import read_epsilons
 from app.service.accounts.lookup import AccountView, account_views, find_path_of
+from app.service.accounts.tuning import tuned
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
 from app.service.governance.block_schedules import ScheduleRecord, find_schedule
@@ -217,7 +218,9 @@ def what_if(
 
 
 def _answer(tx: Connection, context: RequestContext, path: Sequence[Account], plan: HypotheticalRun) -> WhatIfResult:
-    touched, within = _touched(tx, context, path), _readable(context, path)
+    # The registration of the run would tune the filters of which nothing is spent.
+    touched = tuple([tuned(tx, context, account, [plan.step]) for account in _touched(tx, context, path)])
+    within = _readable(context, path)
     steps = cost_steps(tx, context.organisation_id, path[0], [plan.step], context.costs)
     outcome = admit(touched, steps)
     refused = isinstance(outcome, Refusal)

@@ -14,6 +14,7 @@ from app.ledger.admission.composition import budgets_of, check_several, require_
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, RelationMismatchError
 from app.ledger.governance.policy_checks import Size, require_open, require_origins, require_run, sources_of
+from app.ledger.governance.registered_steps import registered_steps
 from app.ledger.permissions import Permission
 from app.ledger.runs.decisions import genesis
 from app.ledger.runs.reservations import Reservation, ReservationStatus
@@ -31,6 +32,7 @@ from app.service.accounts.spec import (
     new_account,
     with_plan,
 )
+from app.service.accounts.tuning import keep_costs, tune
 from app.service.auth.request_context import RequestContext
 from app.service.auth.use_cases import use_case
 from app.service.charging.requests import refusal_payload
@@ -150,6 +152,9 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         declaration=declaration,
     )
     runs.add(tx, context.organisation_id, run, context.now)
+    declared = registered_steps(account.planned, run.event, run.declaration.expected_steps)
+    keep_costs(tx, context, account, {step.event for step in declared})
+    tuned = tune(tx, context, path)
     bind_to_run(tx, context, account.id)
     context = context.bound_to(account.id)
     held = None if status is RunStatus.PENDING else _reserve_steps(tx, context, account.id, registration)
@@ -157,7 +162,7 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         return held
     waits = held is not None and held.status is ReservationStatus.WAITING
     registered = run._replace(status=RunStatus.WAITING) if waits else run
-    _record_registration(tx, context, path, registered, metadata_payload(number, terms.metadata))
+    _record_registration(tx, context, path, registered, metadata_payload(number, terms.metadata) | tuned)
     if status is RunStatus.PENDING:
         propose_run(tx, context, path, size, excess, planned=bool(planned))
     elif held is not None and waits:
@@ -191,7 +196,10 @@ def _reserve_steps(
 def _record_registration(
     tx: Connection, context: RequestContext, path: Sequence[Account], run: Run, written: Mapping[str, object]
 ) -> None:
-    """Record a run with its budgets in stored order, which replay can reproduce; `written` is its metadata."""
+    """Record a run with its budgets in stored order, which replay can reproduce.
+
+    `written` is its metadata, and the weights of filters that were tuned to it.
+    """
     account = path[-1]
     facts = account_audit_payload(account, None) | budget_payload([budget.id for budget in budgets_of(path)])
     event = None if run.event is None else fingerprint(run.event)

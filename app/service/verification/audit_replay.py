@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from app.persistence.repositories.account_values import weights_of
 from app.persistence.tolerant_rows import DAMAGED
 from app.service.verification import record_replay
 from app.service.verification.record_replay import Records
+from app.service.verification.registrations import Registrations, Tuning
 
 STATUS_ACTIONS: Final = frozenset(
     {
@@ -36,7 +37,7 @@ CREATIONS: Final = frozenset({AuditAction.POPULATION_CREATED, AuditAction.BUDGET
 WAIT_ENDS: Final = frozenset(
     {AuditAction.RESERVATION_GRANTED, AuditAction.RESERVATION_EXPIRED, AuditAction.RESERVATION_CANCELLED}
 )
-MUTABLE_FIELDS: Final = ("limit", "status", "metadata", "number")
+MUTABLE_FIELDS: Final = ("limit", "status", "metadata", "number", "tuned")
 """Fields of an account that later audit events change, or that a row of its own has."""
 
 _UNSET: Final[Mapping[Setting[Any], tuple[str | None, int]]] = {
@@ -58,10 +59,14 @@ _QUARANTINES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LimitPeriod:
-    """A limit with the filter weights at its start; None: not frozen yet, or not recorded, or a run without a limit."""
+    """A limit with the filter weights at its start; None: not chosen yet, or not recorded, or a run without a limit.
+
+    `tuning` is the last one to registered runs.
+    """
 
     limit: Limit | None
     weights: FilterWeights | None = None
+    tuning: Tuning | None = None
 
 
 @dataclass
@@ -109,6 +114,7 @@ class AuditState:
         organisation_policy: last policy of the organisation as canonical JSON; None: never set.
         complete: whether the log begins with the organisation, so that it covers everything.
         revoked: repetitions that lowered limits have cancelled, by reservation and event.
+        registrations: of its runs.
         waits: reservations that wait or have waited, by reservation; `waits_of` has their reservations by run.
         records: the other rows.
     """
@@ -121,6 +127,7 @@ class AuditState:
     organisation_policy: str | None = None
     complete: bool = False
     revoked: dict[str, Counter[str]] = field(default_factory=dict)
+    registrations: Registrations = field(default_factory=Registrations)
     waits: dict[str, RecordedWait] = field(default_factory=dict)
     waits_of: dict[str, list[str]] = field(default_factory=dict)
     records: Records = field(default_factory=dict)
@@ -221,19 +228,27 @@ def _apply_to_organisation(state: AuditState, entry: AuditEntry, after: Mapping[
     elif entry.action == AuditAction.POLICY_REPLACED and entry.subject == entry.organisation_id:
         state.organisation_policy = canonical(after["policy"])
     elif entry.action in CREATIONS:
-        status = after.get("status", RunStatus.ACTIVE)
-        limits = [LimitPeriod(_limit(after["limit"]))]
-        state.accounts[entry.subject] = RecordedAccount(_fixed_fields(after), limits, status, entry.created_at)
+        _apply_creation(state, entry, after)
     elif entry.action == AuditAction.CHAINS_ANCHORED:
         for run_id, (decisions, head) in after["runs"].items():
             state.anchors.setdefault(run_id, {})[int(decisions)] = head
     elif entry.action == AuditAction.QUARANTINE_LIFTED:
         _lift_quarantines(state, entry)
     elif account is not None:
-        _apply_to_account(account, entry, after)
-        if entry.action.endswith(".limit_changed"):
-            for reservation in after.get("revoked", ()):
-                state.revoked.setdefault(reservation["reservation"], Counter()).update(reservation["steps"])
+        _apply_to_account(state, account, entry, after)
+
+
+def _apply_creation(state: AuditState, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+    """Apply the creation of an account, and the weights of the filters that the registration of a run has tuned."""
+    run_id, status = entry.subject, after.get("status", RunStatus.ACTIVE)
+    limits = [LimitPeriod(_limit(after["limit"]))]
+    state.accounts[run_id] = RecordedAccount(_fixed_fields(after), limits, status, entry.created_at)
+    state.registrations.add(run_id, after)
+    facts = after.get("tuned", {"weights": {}})
+    for account_id, weights in facts["weights"].items():
+        limits, version = state.accounts[account_id].limits, facts["population_version"]
+        tuning = state.registrations.tuned_by(run_id, account_id, weights_of(weights), version)
+        limits[-1] = replace(limits[-1], tuning=tuning)
 
 
 def _apply_to_wait(state: AuditState, entry: AuditEntry, after: Mapping[str, Any]) -> None:
@@ -261,7 +276,7 @@ def _lift_quarantines(state: AuditState, entry: AuditEntry) -> None:
             state.accounts[account_id].quarantine = None
 
 
-def _apply_to_account(account: RecordedAccount, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+def _apply_to_account(state: AuditState, account: RecordedAccount, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     setting = _SETTINGS.get(entry.action)
     if setting is not None:
         account.settings[setting.name] = setting.recorded(after)
@@ -269,11 +284,16 @@ def _apply_to_account(account: RecordedAccount, entry: AuditEntry, after: Mappin
         account.quarantine = after["quarantine"]
     elif entry.action.endswith(".limit_changed"):
         before = json.loads(entry.before or "{}")
-        account.limits[-1] = LimitPeriod(account.limits[-1].limit, _weights(before.get("weights")))
-        account.limits.append(LimitPeriod(_limit(after["limit"]), _weights(after["weights"])))
+        account.limits[-1] = replace(account.limits[-1], weights=_weights(before.get("weights")))
+        tuning = Tuning(state.registrations.under(entry.subject))
+        account.limits.append(LimitPeriod(_limit(after["limit"]), _weights(after["weights"]), tuning))
+        for reservation in after.get("revoked", ()):
+            state.revoked.setdefault(reservation["reservation"], Counter()).update(reservation["steps"])
     elif entry.action in STATUS_ACTIONS:
         account.status, account.end_reason = after["status"], after.get("end_reason")
         account.ended_at = None if account.end_reason is None else entry.created_at
+        if account.end_reason is not None:
+            state.registrations.end(entry.subject)
 
 
 def _fixed_fields(facts: Mapping[str, Any]) -> str:

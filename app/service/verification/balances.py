@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import inf
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,7 +24,9 @@ from app.persistence.repositories import dp_events
 from app.persistence.repositories.dp_events import CostTable, StoredCost
 from app.persistence.repositories.raw_rows import Key
 from app.persistence.tolerant_rows import DAMAGED
+from app.service.verification.registrations import Tuning
 from app.service.verification.report import Balance, VerificationContext
+from app.service.verification.tuned_filters import due_weights, is_readable_tuning
 
 TOLERANCE = 1e-9
 """Relative tolerance of costs and epsilon between processors and library versions."""
@@ -165,6 +168,8 @@ def _disagreements(audit: VerificationContext, key: Key, balance: Balance) -> It
         yield f"its limit is not the one under which decisions were made: {named}."
     if account.limit is not None and not (value.spent.is_zero and value.held.is_zero):
         yield from _limit_problems(audit, key, balance, value.admitted)
+    elif account.weights is not None and not account.planned:
+        yield from _tuning_problems(audit, key)
 
 
 def _value_of(audit: VerificationContext, key: Key) -> _Value | None:
@@ -238,15 +243,14 @@ def _of_parts(audit: VerificationContext, key: Key, most: int) -> _Value | None:
 
 def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, admitted: RdpCurve) -> Iterator[str]:
     account = balance.account
-    if not account.weights_frozen:
+    if account.weights is None:
         yield "it was charged, but its filter weights are not frozen."
         return
     if not is_readable(account):
         yield "its filter weights sum to more than its delta, or name orders that there are not."
         return
+    yield from _tuning_problems(audit, key)
     try:
-        if not _chosen_by_the_rule(audit, key):
-            yield "its filter weights are not those of its planned workload, or of an event charged to it."
         for stage in audit.stages(key):
             yield from _bound_problems(stage)
     except AccountingError as error:
@@ -256,9 +260,24 @@ def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, admi
     if admitted.is_zero:
         return
     # Admitted charges fitted under the limit then in force.
-    if not any(_fits(stage, admitted) for stage in audit.stages(key) if stage.weights_frozen):
+    if not any(_fits(stage, admitted) for stage in audit.stages(key) if stage.weights is not None):
         yield "more is spent and held than its limit allows."
     yield from _plan_problems(audit, key, balance)
+
+
+def _tuning_problems(audit: VerificationContext, key: Key) -> Iterator[str]:
+    """Check that its filter was chosen by the rule, and before the first charge."""
+    try:
+        if not _chosen_by_the_rule(audit, key):
+            yield (
+                "its filter weights are not those of its planned workload, of its registered runs, or of an event "
+                "charged to it."
+            )
+    except AccountingError as error:
+        yield f"what its filter was tuned to cannot be priced: {error}"
+    charged = audit.balances[key].first_versions
+    if any(each is not None and charged.get(each.population, inf) <= each.version for each in audit.tunings(key)):
+        yield "its filter was tuned to registered runs after it was charged."
 
 
 def _plan_problems(audit: VerificationContext, key: Key, balance: Balance) -> Iterator[str]:
@@ -287,11 +306,14 @@ def _fits(account: Account, admitted: RdpCurve) -> bool:
 def _chosen_by_the_rule(audit: VerificationContext, key: Key) -> bool:
     """Whether each limit's frozen weights follow from a workload or from the weights before."""
     stages = audit.stages(key)
-    return all(_are_due(audit, key, stage, before) for stage, before in zip(stages, [None, *stages], strict=False))
+    terms = zip(stages, [None, *stages], audit.tunings(key), strict=False)
+    return all(_are_due(audit, key, stage, before, tuning) for stage, before, tuning in terms)
 
 
-def _are_due(audit: VerificationContext, key: Key, account: Account, before: Account | None) -> bool:
-    """Whether the weights under one limit follow from the planned events, an event, or the weights before."""
+def _are_due(
+    audit: VerificationContext, key: Key, account: Account, before: Account | None, tuning: Tuning | None
+) -> bool:
+    """Whether the weights under one limit follow from planned events, registered runs, an event or those before."""
     weights = account.weights
     if weights is None:
         return True
@@ -304,6 +326,12 @@ def _are_due(audit: VerificationContext, key: Key, account: Account, before: Acc
         terms = (account.limit, account.planned, account.relation, account.grid_version, weights.plan.share)
         # The search is left out first. The parts of delta may depend on the number that it finds before they are known.
         return any(planned_weights(*terms, bound) == weights for bound in (weights.plan, None))
+    if tuning is not None and not account.planned:
+        if not is_readable_tuning(audit, key, tuning):
+            return tuning.weights in {None, weights}
+        due = due_weights(audit, key, account, tuning)
+        if due is not None:
+            return due == weights
     return any(
         filter_weights(account.limit, price, account.grid_version) == weights
         for price in _workloads(audit, key, audit.balances[key])

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Final
 
 from sqlalchemy import Row
@@ -49,6 +50,7 @@ class _ChainReplay:
         reported: those of `used` that were executed although a lowered limit had cancelled them.
         governing: the account whose limit the decisions name: the run's own, or the nearest above.
         overdrawn: whether a report exceeded a limit.
+        first_version: least version of the population in a charge.
         closed: charges outside of active reservations, which ancestors have as well; `closed_reports` are the reports.
     """
 
@@ -69,6 +71,7 @@ class _ChainReplay:
     overdrawn: bool = False
     closed: Counter[str] = field(default_factory=Counter)
     closed_reports: Counter[str] = field(default_factory=Counter)
+    first_version: float = inf
 
     def check(self) -> None:
         """Check the chain, add its charges to the accounts above, and balance its reservations."""
@@ -88,6 +91,10 @@ class _ChainReplay:
         for balance in audit.above(key):
             balance.workloads.update(self.closed)
         self.own.workloads.update(self.own.spent)
+        population = next(iter(audit.paths.get(key, ())), ("", 0))[0]
+        for balance in (*audit.above(key), self.own):
+            earlier = balance.first_versions.get(population, inf)
+            balance.first_versions[population] = min(earlier, self.first_version)
         self._balance_reservations()
 
     @property
@@ -164,6 +171,7 @@ class _ChainReplay:
 
     def _charge(self, entry: DecisionEntry) -> None:
         """Add a decision's charges to the run and, unless reserved, to its ancestors."""
+        self.first_version = min(self.first_version, entry.population_version)
         counted = sum(count for _, count in entry.items)
         if counted != entry.step_count:
             self._fail_at(entry, f"says that it takes {entry.step_count} steps; its charges are {counted}.")

@@ -12,12 +12,14 @@ from app.accounting.curves import RdpCurve, Usage
 from app.ledger.accounts.account import Account, zero_curve
 from app.ledger.accounts.account_records import Attestation, Block, Counts
 from app.ledger.plan.plan_filter import repeated
+from app.ledger.step_events import StepEvent
 from app.ledger.verification import Discrepancy
 from app.persistence.repositories import dp_events
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.persistence.repositories.raw_rows import Ancestor, Key, StoredReservation
 from app.persistence.tolerant_rows import DAMAGED, DamagedCell
 from app.service.verification.audit_replay import AuditState, RecordedAccount
+from app.service.verification.registrations import Tuning
 
 PRICES_AT_ONCE = 500
 """Costs per statement; a population may have as many events as steps."""
@@ -105,6 +107,7 @@ class Balance:
         revoked: forfeited steps that a lowered limit had cancelled; they were not admitted under that limit.
         workloads: events that may have determined the filter's weights.
         limits: epsilon and delta in the decision chains.
+        first_versions: least version of a population in a charge to the account, by population.
     """
 
     account: Account
@@ -117,6 +120,7 @@ class Balance:
     revoked: Counter[str] = field(default_factory=Counter)
     workloads: set[str] = field(default_factory=set)
     limits: set[tuple[float, float]] = field(default_factory=set)
+    first_versions: dict[str, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -140,6 +144,7 @@ class VerificationContext:
         origins: runs that each run starts from.
         attempts: the first step of each attempt by number, by run.
         ranges: the actor of each range of decisions by its first position, by run.
+        registered: steps that runs declared to which a filter was tuned.
         children: child budgets, once all are read.
         reservations_of: by run.
         damaged: unreadable cells: table, column and key.
@@ -157,6 +162,7 @@ class VerificationContext:
     ranges: dict[Key, dict[int, str]] = field(default_factory=dict)
     attested: dict[Key, Attestation] = field(default_factory=dict)
     blocks: dict[Key, Block] = field(default_factory=dict)
+    registered: dict[Key, tuple[StepEvent, ...]] = field(default_factory=dict)
     children: dict[Key, list[Key]] = field(default_factory=dict)
     reservations: dict[Key, StoredReservation] = field(default_factory=dict)
     reservations_of: dict[Key, list[StoredReservation]] = field(default_factory=dict)
@@ -205,6 +211,11 @@ class VerificationContext:
             yield
         except DAMAGED as error:
             self.add(key, f"it cannot be judged: {type(error).__name__} {error}.")
+
+    def tunings(self, key: Key) -> list[Tuning | None]:
+        """List the tunings of an account under each limit to its registered runs."""
+        recorded = self.recorded(key)
+        return [None] if recorded is None else [period.tuning for period in recorded.limits]
 
     def stages(self, key: Key) -> list[Account]:
         """List the account under each limit with its weights, the present one last."""

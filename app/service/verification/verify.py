@@ -32,6 +32,7 @@ from app.service.verification.trusted_checkpoints import (
     document_discrepancy,
     last_trusted_checkpoint,
 )
+from app.service.verification.tuned_filters import keep_registered_steps, runs_of_tunings
 
 __all__ = ["VerificationReport"]
 
@@ -161,6 +162,7 @@ def _check_accounts(audit: VerificationContext, organisation_id: str | None) -> 
     runs = raw_rows.list_runs(audit.tx, organisation_id, audit.report)
     audit.attempts = raw_rows.list_attempts(audit.tx, organisation_id, audit.report)
     audit.ranges = raw_rows.list_ranges(audit.tx, organisation_id, audit.report)
+    tuned = runs_of_tunings(audit.states)
     unseen = {owner: set(state.accounts) for owner, state in audit.states.items() if state.error is None}
     for owner, record, skeleton in accounts.list_all(audit.tx, organisation_id, audit.report):
         account, key = record.account, (owner, record.account.id)
@@ -169,6 +171,9 @@ def _check_accounts(audit: VerificationContext, organisation_id: str | None) -> 
         audit.balances[key] = Balance(account, record.counts)
         run = runs.pop(key, None)
         state = audit.states.get(key[0], AuditState())
+        if run is not None and key in tuned:
+            with audit.guarded(key):
+                keep_registered_steps(audit, account, run)
         if state.error is None:
             with audit.guarded(key):
                 _compare(audit, state, key, record, run)

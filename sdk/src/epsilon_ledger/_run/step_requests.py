@@ -168,9 +168,9 @@ class StepRequests:
             raise
 
     def record_charge(self, authorization: StepAuthorization) -> None:
-        """Update the state after a charge, and log the plans that it ended."""
-        for ended in authorization.ended_plans or ():
-            _LOGGER.warning("%s", ended)
+        """Update the state after a charge, and log its warnings and the plans that it ended."""
+        for each in (*(authorization.ended_plans or ()), *(authorization.warnings or ())):
+            _LOGGER.warning("%s", each)
         self._state.charge(authorization)
 
     def _next_request(self, body: dict[str, object], count: int | None, *, report: bool = False) -> _Pending:

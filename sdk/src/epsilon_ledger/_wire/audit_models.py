@@ -50,6 +50,7 @@ class Decision:
     refusal: Mapping[str, object] | None
     reservation: str | None
     ended_plans: tuple[EndedPlan, ...]
+    warnings: tuple[str, ...]
     actor: str
     request_id: str | None
     hash: str

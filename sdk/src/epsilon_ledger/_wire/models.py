@@ -314,7 +314,8 @@ class StepAuthorization:
     `epsilon` is the run's after these steps, or after all steps of their grant, at `delta`; at most 0.5 % above what is
     read. `used` is the share of the capacity of `binding_account`, which leaves the fewest steps: `steps_remaining`.
     `requested_count` exceeds `count` if the request was truncated. `overdrawn` is set if reported steps exceeded a
-    limit. `ended_plans` are the accounts' plans that these steps end.
+    limit. `ended_plans` are the accounts' plans that these steps end. `warnings` name accounts that lose steps of the
+    run, because their filters were fixed for others.
     """
 
     decision: str
@@ -333,3 +334,4 @@ class StepAuthorization:
     requested_count: int | None = None
     overdrawn: bool | None = None
     ended_plans: tuple[EndedPlan, ...] | None = None
+    warnings: tuple[str, ...] | None = None
