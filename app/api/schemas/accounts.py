@@ -240,7 +240,7 @@ def account_members(
         "delta": delta,
         "used": used,
         "own_delta": account.spent.delta_value(),
-        "warnings": [*warnings, *about_loss(account.used())],
+        "warnings": [*warnings, *about_loss(used)],
         **metadata_members(about),
         "created_at": record.created_at,
         "updated_at": record.updated_at,
