@@ -9,6 +9,7 @@ from app.service.verification.verify import verify
 from tests.api.conftest import LIMIT
 from tests.api.trainer import is_refused
 from tests.conftest import Ledger
+from tests.epsilons import tightest
 
 ATTESTED: dict[str, Any] = {"composition": "parallel", "attestation": "each patient is treated at one site"}
 WIDE = {"epsilon": 4.0, "delta": 1e-5}
@@ -48,23 +49,26 @@ def test_parts_share_no_loss(ledger: Ledger) -> None:
     assert steps(ledger, north)["code"] == "budget_exceeded"
     answer = steps(ledger, south, room + 1)
     assert (answer["binding_account_path"], answer["max_steps_that_fit"]) == ("mimic", room)
-    rdp = answer["rdp"]
-    assert rdp["spent"] + rdp["held"] + rdp["requested"] > rdp["limit"] >= rdp["spent"]
+    share = answer["used"]
+    assert room / (room + 1) < share == answer["used_including_reserved"] <= 1
+    assert answer["used_requested"] == pytest.approx(share * (room + 1) / room, rel=1e-6)
     assert steps(ledger, south, room)["steps_remaining"] == 0
-    population = ledger.get("/v1/populations").json()["items"][0]
-    assert population["epsilon"] <= 1.0
+    [population] = ledger.get("/v1/populations").json()["items"]
+    budgets = ledger.get("/v1/budgets").json()["items"]
+    assert population["used"] == share
+    assert {each["epsilon"] for each in (population, *budgets)} == {tightest((NOISE, room))}
     assert verify(ledger.database).sound
 
 
 def test_part_that_is_split_again_can_take_what_the_whole_leaves(ledger: Ledger) -> None:
     [north] = sites(ledger, "north")
     south = ledger.budget("south", limit=WIDE, **ATTESTED)
-    assert south["available"] == {"epsilon": 1.0, "account": south["population"], "account_path": "mimic"}
+    assert south["available"] == {"share": 1.0, "account": south["id"], "account_path": "mimic/south"}
     ward = ledger.budget("ward", "mimic/south", limit=WIDE)
     assert "epsilon" in steps(ledger, ledger.run("mimic/south/ward", event=NOISE), 9)
     left = [ledger.get(f"/v1/budgets/{each}").json()["available"] for each in (south["id"], ward["id"], north)]
-    assert 0.0 < left[0]["epsilon"] <= left[1]["epsilon"] < left[2]["epsilon"] == 1.0
-    assert [each["account_path"] for each in left] == ["mimic"] * 3
+    assert 0.0 < left[0]["share"] <= left[1]["share"] < left[2]["share"] == 1.0
+    assert [each["account_path"] for each in left] == ["mimic", "mimic", "mimic/north"]
 
 
 REPLACED = ATTESTED | {"neighboring_relation": "replace_one"}
@@ -117,7 +121,7 @@ def test_run_charges_a_population_directly(ledger: Ledger) -> None:
     ledger.population("other")
     run = ledger.get(f"/v1/runs/{ledger.run('mimic', event=NOISE)}").json()
     assert (run["budget"], run["budget_path"], run["path"]) == (population["id"], "mimic", f"mimic/{run['name']}")
-    assert run["epsilon_limit"] == population["limit"]["epsilon"]  # type: ignore[index]
+    assert (run["limit"], run["delta"]) == (None, population["limit"]["delta"])  # type: ignore[index]
     assert steps(ledger, run["id"])["decision"] == "admitted"
     assert ledger.get("/v1/populations?name=mimic").json()["items"][0]["epsilon"] > 0
     both = {"name": "both", "budgets": ["mimic", "other"], "event": NOISE}
@@ -138,7 +142,7 @@ def test_run_on_two_hospitals_charges_both_or_none(ledger: Ledger) -> None:
     made = register(ledger, "eicu/team", "mimic/team").json()
     budgets = {item["path"]: item["id"] for item in ledger.get("/v1/budgets").json()["items"]}
     assert made["budgets"] == [budgets["eicu/team"], budgets["mimic/team"]]
-    assert (made["budget"], made["path"], made["epsilon_limit"]) == (budgets["eicu/team"], "eicu/team/model", 4.0)
+    assert (made["budget"], made["path"], made["delta"]) == (budgets["eicu/team"], "eicu/team/model", WIDE["delta"])
     room = made["steps_remaining"]
     assert made["binding_account_path"] == "mimic/team"
     answer = steps(ledger, made["id"], room + 1)

@@ -38,7 +38,8 @@ def test_population_and_budgets_are_answered_as_they_were_asked(ledger: Ledger) 
     assert ledger.get(f"/v1/populations/{made['id']}").json() == made
     assert str(made["id"]).startswith("pop_")
     expected = {"name": "mimic", "path": "mimic", "privacy_unit": "patient", "size": 46520, "planned": planned}
-    expected |= {"limit": {"epsilon": 3.0, "delta": 1e-5}, "epsilon": 0.0, "epsilon_rdp": 0.0}
+    expected |= {"limit": {"epsilon": 3.0, "delta": 1e-5}, "epsilon": 0.0, "delta": 1e-5}
+    expected |= {"used": 0.0, "used_including_reserved": 0.0}
     assert {key: made[key] for key in expected} == expected
     assert made["created_at"] == made["updated_at"]
     by_path, by_id, under = (
@@ -60,7 +61,7 @@ def test_run_starts_with_nothing_spent(ledger: Ledger) -> None:
     expected |= {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
     expected |= {"binding_account": budget["id"], "binding_account_path": "mimic/icu-team"}
     assert {name: run[name] for name in expected} == expected
-    assert {"epsilon": run["epsilon_limit"], "delta": run["delta"]} == budget["limit"]
+    assert (run["delta"], run["used"]) == (budget["limit"]["delta"], 0.0)  # type: ignore[index]
     assert run["steps_remaining"] > 0
     bare = ledger.run(event=None)
     read = ledger.get(f"/v1/runs/{bare}").json()

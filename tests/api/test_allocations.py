@@ -37,8 +37,9 @@ def read(office: Waiting, account: str = "mimic") -> dict[str, Any]:
 
 def test_allocation_is_read_replaced_and_removed(office: Waiting) -> None:
     reply = office.ledger.get(f"/v1/accounts/{office.ids['mimic']}/allocation")
-    members = ("reservations_only", "rule", "unlock", "shares", "revision", "unlocked", "epsilon_limit")
-    assert [reply.json()[name] for name in members] == [False, None, None, [], 0, 1.0, 3.0]
+    members = ("reservations_only", "rule", "unlock", "shares", "revision", "unlocked", "limit")
+    whole = {"epsilon": 3.0, "delta": 1e-5}
+    assert [reply.json()[name] for name in members] == [False, None, None, [], 0, 1.0, whole]
     shares = [share("mimic/icu-team", minimum=0.25, maximum=0.5, weight=2.0)]
     body = {"rule": "smallest_share", "aging_seconds": 60, "unlock": over_time(4), "shares": shares}
     tag = reply.headers["etag"]

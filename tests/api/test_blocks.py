@@ -146,9 +146,9 @@ def test_budget_renews_with_new_data_and_the_odometer_stands_beside_it(ledger: L
     may, june = ledger.get("/v1/budgets").json()["items"]
     odometer = ledger.get(f"/v1/populations/{population['id']}").json()
     assert may["epsilon"] == june["epsilon"] == odometer["epsilon"]
-    named = {"population": population["id"], "population_path": "mimic", "delta": 1e-5, "epsilon_limit": 1.0}
+    named = {"population": population["id"], "population_path": "mimic", "delta": 1e-5, "limit": LIMIT}
     for read in (may, june, odometer):
-        assert read["lifetime"] == named | {"epsilon": odometer["epsilon"]}
+        assert read["lifetime"] == named | {"epsilon": odometer["epsilon"], "used": odometer["used"]}
     old = ledger.run("mimic/may", event=NOISE)
     is_refused(steps(ledger, old), 403, "budget_exceeded")  # and the old data never comes back
 

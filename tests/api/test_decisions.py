@@ -50,7 +50,7 @@ def test_item_is_the_decision_of_the_history_with_its_run_and_its_refusal(
 ) -> None:
     item = _list(shared.ledger, "?decision=refused&limit=1")[0]
     point = shared.ledger.get(f"/v1/runs/{runs['first']}/history").json()["points"][-1]
-    same = ("position", "decision", "attempt", "first_step", "count", "epsilon", "epsilon_limit", "delta", "hash")
+    same = ("position", "decision", "attempt", "first_step", "count", "epsilon", "used", "delta", "hash")
     assert {name: item[name] for name in same} == {name: point[name] for name in same}
     assert (item["created_at"], item["binding_account"]) == (point["created_at"], point["binding_account"])
     assert (item["run"], item["run_path"]) == (runs["first"], "mimic/icu-team/model")

@@ -8,6 +8,7 @@ import pytest
 from tests.api.conftest import LIMIT, SeededLedger, furnish
 from tests.api.trainer import LOUD, audited, gaussian, is_refused, issue
 from tests.conftest import Ledger
+from tests.epsilons import tightest
 from tests.persistence.dump import changed
 
 TRIALS = {"events": [{"event": LOUD, "count": 5}], "mean": 4.0}
@@ -78,7 +79,8 @@ def test_whole_sweep_is_charged_before_its_first_trial(seeded: SeededLedger) -> 
     run = ledger.get(f"/v1/runs/{made['run']}").json()
     assert (run["next_step"], run["expected_steps"], run["event"]) == (1, 1, made["event"])
     priced = ledger.post("/v1/accounting/epsilon", {"events": [{"event": made["event"]}], "delta": run["delta"]}).json()
-    assert run["epsilon_rdp"] == pytest.approx(priced["epsilon"], rel=1e-9)
+    assert run["epsilon"] == pytest.approx(priced["epsilon"], rel=1e-3)
+    assert run["epsilon"] == tightest((made["event"], 1))
     single = ledger.post("/v1/accounting/epsilon", {"events": TRIALS["events"], "delta": run["delta"]}).json()
     assert priced["epsilon"] > single["epsilon"]
     assert seeded.sound()
@@ -101,7 +103,7 @@ def test_sweep_that_does_not_fit_leaves_nothing_but_the_audit_event(seeded: Seed
     assert refused["max_steps_that_fit"] == 0
     assert changed(before, seeded.rows()) == {"audit_entries"}
     [event] = audited(seeded.ledger, "action=experiment.refused")
-    assert (event["subject"], event["after"]["epsilon_requested"]) == (seeded.budget, refused["epsilon_requested"])
+    assert (event["subject"], event["after"]["used_requested"]) == (seeded.budget, refused["used_requested"])
     assert seeded.sound()
     pinned, same = (seeded.ledger.post("/v1/experiments", loud, Idempotency_Key="again") for _ in range(2))
     assert (pinned.status_code, same.status_code, same.content) == (403, 403, pinned.content)
@@ -226,7 +228,7 @@ def test_statement_says_what_the_whole_sweep_has_cost(seeded: SeededLedger) -> N
         [sweep] = said["experiments"]
         found = read(ledger, made["id"])
         assert (sweep["id"], sweep["charging_mode"], sweep["runs"]) == (made["id"], made["charging_mode"], runs)
-        assert (sweep["epsilon"], sweep["epsilon_limit"]) == (found["epsilon"], found["epsilon_limit"])
+        assert (sweep["epsilon"], sweep["limit"], sweep["used"]) == (found["epsilon"], found["limit"], found["used"])
         assert made["path"] in ledger.get(f"/v1/runs/{run}/statement.html").text
     assert sweep["epsilon"] > 0
     assert ledger.get(f"/v1/runs/{seeded.run}/statement").json()["payload"]["experiments"] == []

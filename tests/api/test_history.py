@@ -18,6 +18,7 @@ from tests.api.conftest import SeededLedger
 from tests.api.trainer import Trainer
 from tests.conftest import SAMPLED, Ledger
 from tests.dashboard.page_visitor import visitor
+from tests.epsilons import tightest
 
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 300.0}
 
@@ -37,7 +38,7 @@ def test_history_has_every_decision_as_it_was_answered(seeded: SeededLedger) -> 
     assert (history["run"], history["decisions"], len(history["points"])) == (seeded.run, 7, 7)
     path, epsilon = [seeded.population, seeded.budget, seeded.run], history["points"][0]["epsilon"]
     for position, (point, answer) in enumerate(zip(history["points"][1:], answers, strict=True), 1):
-        same = ("decision", "first_step", "count", "delta", "epsilon_limit", "binding_account")
+        same = ("decision", "first_step", "count", "delta", "used", "binding_account")
         assert {key: point[key] for key in same} == {key: answer[key] for key in same}
         assert (point["position"], point["accounts"]) == (position, path)
         if answer["decision"] == "refused":
@@ -173,7 +174,7 @@ def test_history_sums_the_children_with_the_smallest_shares(ledger: Ledger, monk
 def test_history_of_an_account_has_the_epsilon_that_it_had(ledger: Ledger) -> None:
     population = str(ledger.population(limit=WIDE)["id"])
     ledger.budget(limit=WIDE)
-    trainer, shown = Trainer(ledger, ledger.run()), [0.0]
+    trainer, shown = Trainer(ledger, ledger.run()), [{"epsilon": 0.0, "used": 0.0}]
     assert history(ledger, population)["points"] == []
 
     def read() -> dict[str, float]:
@@ -181,17 +182,19 @@ def test_history_of_an_account_has_the_epsilon_that_it_had(ledger: Ledger) -> No
 
     for count in (1, 20, 300):
         assert trainer.steps(count=count).status_code == 200
-        shown.append(read()["epsilon"])
+        shown.append(read())
     spent = read()
-    assert spent["epsilon_including_reserved"] == spent["epsilon"]
+    assert spent["used_including_reserved"] == spent["used"]
     trainer.reserved((SAMPLED, 500), lease_seconds=3600)
     held = read()
-    assert held["epsilon"] == spent["epsilon"] < held["epsilon_including_reserved"]
+    assert (held["epsilon"], held["used"]) == (spent["epsilon"], spent["used"])
     assert trainer.act("abort", {}).is_success
-    assert read()["epsilon"] == held["epsilon_including_reserved"]
+    shown.append(read())
+    assert shown[-1]["used"] == held["used_including_reserved"] > held["used"]
     answer = history(ledger, population)
-    shown.append(held["epsilon_including_reserved"])
-    assert [point["epsilon"] for point in answer["points"]] == pytest.approx(shown, rel=1e-12)
+    for name in ("epsilon", "used"):
+        assert [point[name] for point in answer["points"]] == pytest.approx([each[name] for each in shown], rel=1e-12)
+    assert [each["epsilon"] for each in shown[1:]] == [tightest((SAMPLED, count)) for count in (1, 21, 321, 821)]
     assert (answer["exact"], answer["decisions"], answer["decisions_sampled"]) == (True, 4, 4)
     assert ledger.get(f"/v1/accounts/{trainer.run}/history").status_code == 404
 

@@ -67,9 +67,9 @@ def test_steps_of_a_reservation_are_refused_from_the_moment_they_pass_a_lowered_
     assert within_limits(trainer.path())
     change = refused["limit_change"]
     assert refused["binding_account"] == account
-    assert (change["epsilon_before"], change["delta_before"]) == ([1.05, 1.0, 0.95][place], 1e-5)
+    assert change["before"] == {"epsilon": [1.05, 1.0, 0.95][place], "delta": 1e-5}
     assert before <= datetime.fromisoformat(change["changed_at"]) <= datetime.now(UTC)
-    assert f"from epsilon {change['epsilon_before']:g}" in refused["detail"]
+    assert f"from epsilon {change['before']['epsilon']:g}" in refused["detail"]
     assert change["actor"].startswith("key_")
     assert change["actor"] in refused["detail"]
     assert [account.spent for account in trainer.path()] == trainer.costs((LOUD, 10 + taken))

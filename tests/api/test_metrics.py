@@ -98,15 +98,14 @@ def test_metrics_with_a_token_are_refused_without_it_and_read_from_anywhere(watc
 
 def test_with_the_token_the_fullest_accounts_are_named(watched: SeededLedger) -> None:
     found = _read(watched.ledger)
-    named = [dict(labels) for name, labels in found if name.endswith("account_epsilon_ratio")]
+    named = [dict(labels) for name, labels in found if name.endswith("account_used_ratio")]
     assert len({labels["organisation"] for labels in named}) == 1
     accounts = {labels["account"]: labels["kind"] for labels in named}
     assert accounts == {"mimic": "population", "mimic/icu-team": "budget", "mimic/icu-team/sweep": "budget"}
     population = next(labels for labels in named if labels["account"] == "mimic")
     account = watched.ledger.get(f"/v1/populations/{watched.population}").json()
-    ratio = account["epsilon"] / account["limit"]["epsilon"]
-    assert _value(found, "account_epsilon_ratio", **population) == pytest.approx(ratio)
-    assert 0 < _value(found, "account_utilisation_ratio", **population) < 1
+    assert _value(found, "account_used_ratio", **population) == account["used"] > 0
+    assert _value(found, "account_left_ratio", **population) == account["available"]["share"] < 1
     assert not [labels for name, labels in found if name.endswith("account_unlocked_ratio")]
     allocate(watched.ledger, watched.population, unlock=OVER_TEN_DAYS)
     unlocked = {labels: value for (name, labels), value in _read(watched.ledger).items() if "account_unlocked" in name}
@@ -168,7 +167,7 @@ def test_account_whose_balance_cannot_be_read_hides_no_other(watched: SeededLedg
     ):
         with tampering(watched.ledger.database) as tx:
             tx.exec_driver_sql(damage)
-        named = [dict(labels)["account"] for name, labels in _read(watched.ledger) if name.endswith("_epsilon_ratio")]
+        named = [dict(labels)["account"] for name, labels in _read(watched.ledger) if name.endswith("_account_used_ratio")]
         assert named == ["mimic"]
 
 

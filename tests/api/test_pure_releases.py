@@ -54,10 +54,11 @@ def test_refusal_and_readings_say_the_sum_as_people_write_it(ledger: Ledger) -> 
     run = opened(ledger, 1.0, 1e-30)
     taken(ledger, run, *[TENTH] * 9)
     [population] = ledger.get("/v1/populations").json()["items"]
-    assert (population["epsilon"], population["available"]["epsilon"]) == (0.9, 0.1)
+    assert (population["epsilon"], population["used"]) == (0.9, 0.9)
+    assert population["available"]["share"] == pytest.approx(0.1, rel=1e-12)
     reply = ledger.post(f"/v1/runs/{run}/steps", {"first_step": 9, "events": counted((TENTH, 2))}, "trainer")
     refusal = is_refused(reply, 403, "budget_exceeded")
-    assert (refusal["epsilon"], refusal["epsilon_requested"], refusal["max_steps_that_fit"]) == (0.9, 1.1, 1)
+    assert (refusal["epsilon"], refusal["used_requested"], refusal["max_steps_that_fit"]) == (0.9, 1.1, 1)
     history = ledger.get(f"/v1/accounts/{population['id']}/history").json()
     assert history["points"][-1]["epsilon"] == 0.9
 
@@ -68,7 +69,8 @@ def test_plan_of_pure_releases_is_held_exactly(ledger: Ledger) -> None:
     ledger.post(f"/v1/runs/{run}/reservations", body, "trainer").raise_for_status()
     other = ledger.run("survey")
     reply = ledger.post(f"/v1/runs/{other}/steps", {"first_step": 0, "events": counted((stated(1e-9), 1))}, "trainer")
-    assert is_refused(reply, 403, "budget_exceeded")["epsilon_including_reserved"] == 1.0
+    refusal = is_refused(reply, 403, "budget_exceeded")
+    assert (refusal["used"], refusal["used_including_reserved"]) == (0.0, 1.0)
     assert verify(ledger.database).problems == ()
 
 

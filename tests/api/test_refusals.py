@@ -3,15 +3,17 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from math import nextafter
 from typing import Any
 
 import pytest
 
-from app.accounting.curves import GRID_VERSION, orders
 from app.api.schemas.refusals import REFUSED_EXAMPLE, refusal_text
-from tests.api.conftest import SeededLedger
+from app.ledger.accounts.account import MOST_USED
+from tests.api.conftest import LIMIT, SeededLedger
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, gaussian, hired, is_refused
 from tests.conftest import SAMPLED, Ledger
+from tests.epsilons import tightest
 from tests.persistence.dump import changed
 
 LEVELS = ["run", "budget", "division", "population"]
@@ -20,7 +22,7 @@ SMALL = {"epsilon": 1.2, "delta": 1e-5}
 PROBLEM = {"type", "title", "status", "detail", "code", "request_id"}
 REFUSED = {
     *("decision", "run", "first_step", "count", "binding_account", "binding_account_path", "epsilon"),
-    *("epsilon_including_reserved", "epsilon_requested", "epsilon_limit", "delta", "rdp"),
+    *("used", "used_including_reserved", "used_requested", "limit", "delta"),
     *("delta_requested", "delta_left"),
     *("max_steps_that_fit", "limit_change", "dry_run", "url"),
     *("steps_needed", "exhausted", "alternatives", "unavailable_alternatives"),
@@ -62,21 +64,20 @@ def test_refusal_has_every_number_and_they_fit_together(seeded: SeededLedger) ->
     assert set(response) == PROBLEM | REFUSED
     named = {"type": "urn:problem-type:epsilon-ledger:budget_exceeded", "decision": "refused", "run": seeded.run}
     named |= {"binding_account": seeded.budget, "binding_account_path": "mimic/icu-team"}
-    numbers = {"first_step": 1, "count": 10_000, "epsilon_limit": 1.0, "delta": 1e-5, "steps_needed": 10_000}
+    numbers = {"first_step": 1, "count": 10_000, "limit": LIMIT, "delta": 1e-5, "steps_needed": 10_000}
     told = named | numbers | {"dry_run": False, "url": f"http://testserver/runs/{seeded.run}"}
     assert {name: response[name] for name in told} == told
-    assert 0 < response["epsilon"] <= 1.0 <= response["epsilon_requested"]
-    rdp = response["rdp"]
-    assert set(rdp) == {"order", "spent", "held", "requested", "limit"}
-    assert rdp["order"] in orders(GRID_VERSION)
-    assert 0 < rdp["spent"] <= rdp["limit"] < rdp["spent"] + rdp["held"] + rdp["requested"]
-    assert rdp["held"] == 0 < response["max_steps_that_fit"] < 10_000
+    exact, fitting = tightest((SAMPLED, 1)), response["max_steps_that_fit"]
+    assert exact * (1 - 3e-4) <= response["epsilon"] <= exact * 1.005
+    assert 0 < response["used"] == response["used_including_reserved"] <= 1 / (fitting + 1)
+    assert response["used_requested"] == pytest.approx(10_001 * response["used"], rel=1e-6)
+    assert 0 < fitting < 10_000
     assert more_noise(response) is not None
     assert "mimic/icu-team" in response["detail"]
     assert changed(before, seeded.rows()) == {"accounts", "decisions", "runs"}  # of the run, another version
     assert seeded.ledger.get(f"/v1/runs/{seeded.run}").content == read
     infinite = _ask(seeded.ledger, seeded.run, {"event": gaussian(1e-3), "count": 10**9})
-    assert (infinite["epsilon_requested"], infinite["max_steps_that_fit"]) == ("Infinity", 0)
+    assert (infinite["used_requested"], infinite["max_steps_that_fit"]) == (MOST_USED, 0)
     assert "no finite epsilon" in infinite["detail"]
 
 
@@ -92,7 +93,8 @@ def test_count_that_fits_is_exact_whichever_account_binds(
         response = _ask(ledger, ids["run"], {"count": 10**9})
         fitting = response["max_steps_that_fit"]
         assert response["binding_account"] == ids[level]
-        assert response["epsilon_limit"] == SMALL["epsilon"]
+        assert response["limit"] == SMALL
+        assert response["used"] <= charged / (charged + fitting)
         assert fitting == ledger.get(f"/v1/runs/{ids['run']}").json()["steps_remaining"] > 0
         more = _ask(ledger, ids["run"], {"count": fitting + 1})
         assert (more["decision"], more["max_steps_that_fit"]) == ("refused", fitting)
@@ -146,22 +148,22 @@ def test_no_noise_is_offered_where_none_is_enough(seeded: SeededLedger) -> None:
     assert "With a noise multiplier" not in response["detail"]
 
 
-ROUNDED: list[tuple[float, float, float | str, str]] = [
-    (1.5, 2.0, 2.5, "1.5 of 2 (delta 1e-5), and this step would bring it to 2.5."),
-    (1.99997, 2.0, 2.00002, "1.99997 of 2 (delta 1e-5), and this step would bring it to 2.00002."),
-    (2.0, 2.0, 2.0000004, "2 of 2 (delta 1e-5), and this step would bring it to 2.0000004."),
-    (1.99996, 1.99998, 2.5, "1.99996 of 1.99998 (delta 1e-5), and this step would bring it to 2.5."),
-    (2 - 1e-13, 2.0, "Infinity", "1.9999999999999 of 2 (delta 1e-5), and this step has no finite epsilon."),
+WHOLE = "of its limit, epsilon 2 at delta 1e-5, and this step"
+ROUNDED: list[tuple[float, float, str]] = [
+    (0.75, 1.25, f"75 % {WHOLE} would bring it to 125 %."),
+    (0.99999, 1.00001, f"99.999 % {WHOLE} would bring it to 100.001 %."),
+    (1.0, 1.000000004, f"100 % {WHOLE} would bring it to 100.0000004 %."),
+    (0.9999999, 1.25, f"99.99999 % {WHOLE} would bring it to 125 %."),
+    (1.0, nextafter(1.0, 2.0), f"100.0 % {WHOLE} would bring it to 100.00000000000003 %."),
+    (1 - 1e-11, MOST_USED, f"99.999999999 % {WHOLE} has no finite epsilon."),
 ]
 
 
-@pytest.mark.parametrize(("spent", "limit", "requested", "told"), ROUNDED)
-def test_no_rounding_hides_the_reason_of_a_refusal(
-    spent: float, limit: float, requested: float | str, told: str
-) -> None:
-    numbers = {"epsilon": spent, "epsilon_including_reserved": spent, "epsilon_requested": requested}
-    facts = REFUSED_EXAMPLE | numbers | {"epsilon_limit": limit}
-    assert refusal_text(facts, "mimic", 1).startswith(f"mimic has spent epsilon {told} ")
+@pytest.mark.parametrize(("used", "requested", "told"), ROUNDED)
+def test_no_rounding_hides_the_reason_of_a_refusal(used: float, requested: float, told: str) -> None:
+    numbers = {"used": used, "used_including_reserved": used, "used_requested": requested}
+    facts = REFUSED_EXAMPLE | numbers | {"limit": {"epsilon": 2.0, "delta": 1e-5}}
+    assert refusal_text(facts, "mimic", 1).startswith(f"mimic has used {told} ")
 
 
 def _limits(*epsilons: float) -> dict[str, Any]:
@@ -175,7 +177,7 @@ def _plan(steps: int, used: int, left: int, *differences: dict[str, Any]) -> dic
 
 NOISE = {"type": "more_noise", "noise_multiplier": 1.423}
 NO_NOISE, NO_LIMIT = ({"type": kind, "reason": "none_suffices"} for kind in ("more_noise", "higher_limit"))
-CHANGE = {"epsilon_before": 4.0, "delta_before": 1e-5, "changed_at": "2026-11-28T10:00:00+00:00", "actor": "key_abc"}
+CHANGE: dict[str, Any] = {"changed_at": "2026-11-28T10:00:00+00:00", "actor": "key_abc"}
 LESS_NOISE = {"parameter": "noise_multiplier", "planned": 1.7, "sent": 1.69}
 OTHER_KIND = {"parameter": "type", "planned": "gaussian", "sent": "laplace"}
 WORDED: list[tuple[int, dict[str, Any], str]] = [
@@ -220,13 +222,19 @@ WORDED: list[tuple[int, dict[str, Any], str]] = [
     ),
     (
         1,
-        {"limit_change": CHANGE},
+        {"limit_change": CHANGE | {"before": {"epsilon": 4.0, "delta": 1e-5}}},
         "Its limit was lowered from epsilon 4 to 3 on 28 November 2026, 10:00 UTC by key_abc.",
     ),
     (
         1,
-        {"rdp": {"held": 1.0}, "epsilon": 0.2, "epsilon_including_reserved": 2.84, "epsilon_requested": 3.01},
-        "epsilon 0.2 of 3 (delta 1e-5), or 2.84 with all that is reserved, and this step would bring it to 3.01.",
+        {"limit_change": CHANGE | {"before": {"epsilon": 3.0, "delta": 1e-6}}},
+        "Its limit was changed from epsilon 3 at delta 1e-6 to epsilon 3 at delta 1e-5 on 28 November 2026",
+    ),
+    (
+        1,
+        {"used": 0.0668, "used_including_reserved": 0.94, "used_requested": 1.003},
+        "6.68 % of its limit, epsilon 3 at delta 1e-5, or 94 % with all that is reserved, and this step would bring it "
+        "to 100.3 %.",
     ),
 ]
 

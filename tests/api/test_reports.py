@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from app.ledger.accounts.account import MOST_USED
 from tests.api.test_refusals import more_noise
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired, is_refused
 from tests.conftest import Ledger
+from tests.epsilons import tightest
 
 
 def _hired(ledger: Ledger) -> Trainer:
@@ -33,7 +35,8 @@ def test_report_over_the_limit_is_charged_and_freezes_the_run(trainer: Trainer) 
     assert trainer.read()["warnings"] == []
     response = trainer.steps(mode="report", count=1000).json()
     assert (response["decision"], response["overdrawn"], response["steps_remaining"]) == ("reported", True, 0)
-    assert response["epsilon"] > response["epsilon_limit"]
+    assert response["used"] > 1
+    assert response["epsilon"] == pytest.approx(tightest((LOUD, 1002)), rel=5e-3)
     assert {spent for spent, _ in trainer.balance()} == {trainer.price((LOUD, 1002))}
     assert trainer.read()["status"] == "overdrawn"
     acts = [trainer.act("pause"), trainer.act("resume"), trainer.act("attempts", {})]
@@ -92,11 +95,13 @@ def test_infinite_loss_is_read_and_listed_and_refuses_steps_with_numbers(trainer
     """Each answer is compared with the document by the witness."""
     other = Trainer(trainer.ledger, trainer.ledger.run(name="other", event=LOUD))
     trainer.steps(mode="report", event=HUGE, count=10**9)
+    assert trainer.read()["epsilon"] == pytest.approx(10**9 / HUGE["noise_multiplier"] ** 2 / 2, rel=1e-5)
+    trainer.steps(mode="report", event={"type": "epsilon_delta", "epsilon": 0.1, "delta": 0.01})
     for where in ("budgets", "populations"):
         listed = trainer.ledger.get(f"/v1/{where}").json()["items"]
         read = [trainer.ledger.get(f"/v1/{where}/{item['id']}").json() for item in listed]
         assert read == listed
-        assert [item["epsilon"] for item in read] == ["Infinity"]
+        assert [(item["epsilon"], item["used"]) for item in read] == [("Infinity", MOST_USED)]
     assert trainer.read()["epsilon"] == "Infinity"
     bodies: list[dict[str, Any]] = [{}, {"count": 7}, {"events": counted((QUIET, 1), (LOUD, 1))}]
     for body in (*bodies, {"on_exceed": "truncate"}):

@@ -116,9 +116,8 @@ def test_reservation_that_does_not_fit_is_refused_at_once_with_every_number(
     refused = ask(10**6, "k-1")
     answer = is_refused(refused, 403, "budget_exceeded")
     assert set(answer) >= REFUSED - {"run", "first_step", "dry_run", "url", "attempt", "plan", "limit_change"}
-    assert (answer["decision"], answer["count"], answer["rdp"]["held"]) == ("refused", 10**6, 0)
-    rdp = answer["rdp"]
-    assert rdp["spent"] + rdp["held"] + rdp["requested"] > rdp["limit"]
+    assert (answer["decision"], answer["count"]) == ("refused", 10**6)
+    assert answer["used"] == answer["used_including_reserved"] < 1 < answer["used_requested"]
     assert with_run or (more_noise(answer) or 0) > 60
     assert changed(before, trainer.rows()) == {"idempotent_responses", "audit_entries"}
     [event] = audited(trainer.ledger, f"action={'run' if with_run else 'reservation'}.refused")

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from app.api.schemas.steps import StepAuthorization
+from app.ledger.accounts.account import MOST_USED
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories.accounts import list_all
 from app.persistence.tables import dp_events, event_costs
@@ -14,6 +15,7 @@ from tests.api.conftest import SeededLedger
 from tests.api.trainer import LOUD as GAUSSIAN
 from tests.api.trainer import gaussian, is_refused
 from tests.conftest import SAMPLED, Ledger
+from tests.epsilons import reference, tightest
 from tests.persistence.dump import changed
 
 
@@ -41,22 +43,28 @@ def _read(seeded: SeededLedger) -> dict[str, Any]:
     return dict(seeded.ledger.get(f"/v1/runs/{seeded.run}").json())
 
 
-def test_steps_are_admitted_with_numbers_that_add_up(fresh: SeededLedger, planned: list[dict[str, Any]]) -> None:
+LATTICE = 3e-4
+"""How much an epsilon that is computed alone may be above one that is computed for more steps."""
+
+
+def test_steps_are_admitted_with_numbers_that_add_up(fresh: SeededLedger) -> None:
     epsilon, next_step = 0.0, 0
-    remaining = _read(fresh)["steps_remaining"]
+    most = _read(fresh)["steps_remaining"]
     for count in (1, 1, 5, 1, 20, 1):
         answer = _take(fresh, {"count": count})
         assert set(answer) == set(StepAuthorization.model_fields)
         assert (answer["decision"], answer["run"], answer["dry_run"]) == ("admitted", fresh.run, False)
         assert (answer["first_step"], answer["count"]) == (next_step, count)
         next_step += count
-        remaining -= count
-        assert (answer["next_step"], answer["steps_remaining"]) == (next_step, remaining)
-        assert epsilon <= answer["epsilon"] <= answer["epsilon_limit"] == 1.0
-        assert epsilon < answer["epsilon"] or planned  # a plan's epsilon rises in steps
+        assert (answer["next_step"], answer["steps_remaining"]) == (next_step, most - next_step)
+        assert next_step / (most + 1) < answer["used"] <= next_step / most
+        exact = tightest((GAUSSIAN, next_step))
+        assert exact * (1 - LATTICE) <= answer["epsilon"] <= exact * 1.005
+        assert epsilon < answer["epsilon"] < 1.0
         epsilon = answer["epsilon"]
         read = _read(fresh)
-        same = ("epsilon", "delta", "epsilon_limit", "next_step", "steps_remaining", "binding_account")
+        assert (read["epsilon"], read["delta"]) == (exact, answer["delta"])
+        same = ("used", "next_step", "steps_remaining", "binding_account")
         assert {key: read[key] for key in same} == {key: answer[key] for key in same}
 
 
@@ -69,15 +77,21 @@ def test_charge_is_carried_by_the_whole_path_and_no_other_account(seeded: Seeded
     _take(seeded, {"count": 3})
     for path, earlier in zip(above, before, strict=True):
         later = ledger.get(path).json()
-        assert all(later[name] > earlier[name] for name in ("epsilon", "epsilon_rdp", "updated_at"))
+        assert all(later[name] > earlier[name] for name in ("epsilon", "used", "updated_at"))
+        assert later["epsilon"] == tightest((SAMPLED, 4)), "the same in run, budget and population"
     moved = [ledger.get(path).json() for path in beside]
-    assert moved[0].pop("lifetime")["epsilon"] > unmoved[0].pop("lifetime")["epsilon"]  # that of the population
+    lifetimes = [each[0].pop("lifetime") for each in (unmoved, moved)]  # that of the population
+    assert all(lifetimes[0][name] < lifetimes[1][name] for name in ("epsilon", "used"))
+    shares = [each[0].pop("available") for each in (unmoved, moved)]
+    assert [each["account"] for each in shares] == [seeded.population] * 2
+    assert [each["share"] for each in shares] == [1 - each["used"] for each in lifetimes]
     assert moved == unmoved
     read = ledger.get(f"/v1/runs/{cousin}").json()
     assert (read["epsilon"], read["next_step"], read["steps_remaining"]) == (0.0, 0, _read(seeded)["steps_remaining"])
 
 
-def test_rdp_accountant_counts_as_the_stateless_one_does(ledger: Ledger) -> None:
+def test_accounts_read_what_the_planner_says_of_their_charges(ledger: Ledger) -> None:
+    """The accountants of the ledger and of the planner are within what both are above the truth."""
     ledger.population()
     ledger.budget()
     plan = [{"event": event, "count": count} for event, count in ((SAMPLED, 40), (GAUSSIAN, 3), (SAMPLED, 2))]
@@ -86,11 +100,14 @@ def test_rdp_accountant_counts_as_the_stateless_one_does(ledger: Ledger) -> None
         assert ledger.post(f"/v1/runs/{one}/steps", {"events": [item]}, "trainer").status_code == 200
     ledger.post(f"/v1/runs/{two}/steps", {"count": 11}, "trainer")
     questions = [{"events": events, "delta": 1e-5} for events in (plan, [*plan, {"event": SAMPLED, "count": 11}])]
-    answers = [ledger.post("/v1/accounting/epsilon", each, "viewer").json() for each in questions]
-    asked = [each["comparisons"][0]["epsilon"] for each in answers]
-    assert ledger.get(f"/v1/runs/{one}").json()["epsilon_rdp"] == asked[0]
+    asked = [ledger.post("/v1/accounting/epsilon", each, "viewer").json()["epsilon"] for each in questions]
+    read = ledger.get(f"/v1/runs/{one}").json()["epsilon"]
+    assert read == tightest((SAMPLED, 42), (GAUSSIAN, 3)) == pytest.approx(asked[0], rel=1e-3)
+    assert read <= reference((SAMPLED, 42), (GAUSSIAN, 3)) * 1.001
     for path in ("/v1/budgets", "/v1/populations"):
-        assert [item["epsilon_rdp"] for item in ledger.get(path).json()["items"]] == [asked[1]]
+        [whole] = [item["epsilon"] for item in ledger.get(path).json()["items"]]
+        assert whole == tightest((SAMPLED, 53), (GAUSSIAN, 3)) == pytest.approx(asked[1], rel=1e-3)
+        assert whole <= reference((SAMPLED, 53), (GAUSSIAN, 3)) * 1.001
 
 
 SPELLINGS: dict[str, list[dict[str, Any]]] = {
@@ -149,7 +166,8 @@ def test_deltas_beyond_all_bounds_are_refused_with_numbers(seeded: SeededLedger)
         answer = _take(seeded, body, **key)
         assert answer["code"] == "budget_exceeded"
         assert 0.3 <= answer["delta_requested"] <= 1
-        assert (answer["delta_left"] < 1e-6, answer["epsilon_requested"]) == (True, "Infinity")
+        assert answer["delta_left"] < 1e-6
+        assert answer["delta_requested"] / answer["delta_left"] * (1 - 1e-9) <= answer["used_requested"] <= MOST_USED
         assert "of delta for their own failure probability" in answer["detail"]
         assert _take(seeded, body, **key) | {"request_id": None} == answer | {"request_id": None}
     assert seeded.sound()

@@ -248,7 +248,7 @@ def account_members(
         "delta": delta,
         "used": used,
         "own_delta": account.spent.delta_value(),
-        "warnings": [*warnings, *about_loss(account.used()), *([] if lost is None else [lost.warning])],
+        "warnings": [*warnings, *about_loss(used), *([] if lost is None else [lost.warning])],
         **metadata_members(about),
         "created_at": record.created_at,
         "updated_at": record.updated_at,
