@@ -54,10 +54,9 @@ SEVERITIES: Final = {
     Severity.OVER: "over the limit",
     Severity.EXHAUSTED: "nearly exhausted",
     Severity.LOW: "low",
-    Severity.HALF: "half used",
     Severity.OK: "OK",
 }
-"""Labels of severities."""
+"""Labels of severities, but for half of a limit."""
 
 
 def epsilon(loss: float | None) -> str:
@@ -194,9 +193,16 @@ def severity_label(status: AccountStatus) -> str:
         return "blocked"
     if status.is_locked:
         return "locked"
-    if status.severity is Severity.HALF and status.used_including_reserved < HALF:
-        return "limited" if status.utilisation >= HALF else "soon used up"
-    return SEVERITIES[status.severity]
+    return _half_label(status) if status.severity is Severity.HALF else SEVERITIES[status.severity]
+
+
+def _half_label(status: AccountStatus) -> str:
+    """Label what is half gone: by charges, reservations or an account above, or else by its forecast."""
+    if status.used >= HALF:
+        return "half used"
+    if status.used_including_reserved >= HALF:
+        return "half reserved"
+    return "limited" if status.utilisation >= HALF else "soon used up"
 
 
 def why(decision: Decision, binding: str) -> str:
