@@ -69,7 +69,7 @@ def percent(share: float) -> str:
     tenths = math.floor(round(share * _MILLE, 6) + 0.5)
     if share > 10:  # noqa: PLR2004 - as said
         return f"over 999{PERCENT}"
-    if 0 < share and not tenths:
+    if share > 0 and not tenths:
         return f"under 0.1{PERCENT}"
     if tenths == _MILLE and share != 1:
         tenths += 1 if share > 1 else -1

@@ -20,7 +20,7 @@ class Shortage(Output):
         "reservations have it. `locked`: it is unlocked later. `promised`: it is kept for other budgets."
     )
     requested: ExtendedNumber = Field(
-        description="Share of the account's capacity that the reservation takes; \"Infinity\": its limit bounds no such "
+        description='Share of the account\'s capacity that the reservation takes; "Infinity": its limit bounds no such '
         "loss."
     )
     available: float = Field(description="Share of it that can be taken now.")

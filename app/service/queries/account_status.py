@@ -25,9 +25,7 @@ def with_burn_rate(
     return [_with_path_forecast(rated[each.id], rated) for each in statuses]
 
 
-def with_epsilons(
-    tx: Connection, context: RequestContext, statuses: Sequence[AccountStatus]
-) -> list[AccountStatus]:
+def with_epsilons(tx: Connection, context: RequestContext, statuses: Sequence[AccountStatus]) -> list[AccountStatus]:
     """Add the epsilon of the accounts that are shown, except of damaged ones."""
     wanted = [each.id for each in statuses if each.limit is not None]
     found, _ = read_tolerating_damage(tx, context.organisation_id, wanted, lambda record: record)
