@@ -66,9 +66,9 @@ def epsilon(loss: float | None) -> str:
 
 def percent(share: float) -> str:
     """Format a share in percent, rounded to a tenth; 0 and 100 % are exact, and up to 999 % is told."""
-    tenths = math.floor(round(share * _MILLE, 6) + 0.5)
     if share > 10:  # noqa: PLR2004 - as said
         return f"over 999{PERCENT}"
+    tenths = math.floor(round(share * _MILLE, 6) + 0.5)
     if share > 0 and not tenths:
         return f"under 0.1{PERCENT}"
     if tenths == _MILLE and share != 1:
