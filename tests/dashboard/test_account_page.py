@@ -157,7 +157,7 @@ def test_enormous_loss_is_shown_beside_reserved(ledger: Ledger, population: str,
     for path in ("/", f"/accounts/{population}", f"/accounts/{budget}"):
         page = visitor(ledger).open(path)
         assert page.status == 200, path
-        assert re.search("500 200 000.*over the limit", page.words), path
+        assert re.search(r"over 999 %.* over the limit", page.words), path
     alerts = visitor(ledger, "admin").open("/alerts")
     assert "overdrawn" in alerts.words
     assert "over 999 % of ε 2 at δ 1e-5" in alerts.words
