@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.pricing_effort import bounded
 from app.accounting.tightest_epsilon import epsilon_by_distributions
 from app.ledger.accounts.account import Account
 from app.ledger.accounts.account_records import AccountRecord, Counts
@@ -145,5 +146,12 @@ def _computed(organisation_id: str, asked: Sequence[Asked]) -> list[float]:
 
 
 def compute_epsilons(asked: Iterable[Asked]) -> list[float]:
-    """Compute epsilons by distributions; infinite where that is not possible."""
-    return [epsilon_by_distributions(*each) for each in asked]
+    """Compute epsilons by distributions, each with the work of a request; infinite where that is not possible.
+
+    A limit on all of them together would let some depend on which others were asked for.
+    """
+    found = []
+    for each in asked:
+        with bounded():
+            found.append(epsilon_by_distributions(*each))
+    return found
