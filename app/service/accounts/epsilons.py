@@ -68,11 +68,13 @@ def read_epsilons(
 ) -> list[float]:
     """Read the epsilons of accounts at their limits' deltas, or at others, in a constant number of statements."""
     asked = [(record, _delta(record.account, delta)) for record, delta in wanted]
-    charged = [record for record, _ in asked if not record.account.spent.is_zero]
-    alternatives = {record.account.id: _alternatives(tx, organisation_id, record) for record in charged}
+    # An account may be among them several times, with further charges.
+    alternatives = [
+        () if record.account.spent.is_zero else _alternatives(tx, organisation_id, record) or () for record, _ in asked
+    ]
     questions = [
-        [Question.of(record.account.relation, delta, each) for each in alternatives.get(record.account.id) or ()]
-        for record, delta in asked
+        [Question.of(record.account.relation, delta, each) for each in several]
+        for (record, delta), several in zip(asked, alternatives, strict=True)
     ]
     found = _largest(tx, organisation_id, questions)
     return [_shown(record.account, delta, each) for (record, delta), each in zip(asked, found, strict=True)]
