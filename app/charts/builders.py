@@ -154,7 +154,7 @@ def _attempts(seen: RunDetail) -> list[Series]:
     shown = sorted(points)[-MOST_ATTEMPTS:]
     return [
         Series(
-            "Spent" if last == 1 else f"Attempt {attempt}",
+            "Epsilon" if last == 1 else f"Attempt {attempt}",
             tuple(points[attempt]),
             role=SeriesRole.SPENT if attempt == last else None,
         )

@@ -14,14 +14,13 @@ from app.accounting.events import NeighboringRelation
 from app.api.pagination import encode_cursor
 from app.api.schemas.refusals import refusal_facts, refusal_text
 from app.api.schemas.steps import ended_plan_text, ended_plans_of, warnings_of
-from app.charts.model import PERCENT, count
+from app.charts.model import PERCENT, count, format_value
 from app.dashboard.tables import labelled
 from app.ledger.accounts.account_records import Block
 from app.ledger.accounts.metadata import Metadata
 from app.ledger.runs.decisions import Decision, DecisionOutcome
 from app.ledger.runs.run import EndReason, RunDeclaration
-from app.ledger.scheduling.account_status import AccountStatus, Severity
-from app.ledger.scheduling.waiting_reasons import Shortage
+from app.ledger.scheduling.account_status import HALF, AccountStatus, Severity
 from app.ledger.settings.allocation import SchedulingRule
 from app.ledger.wording import format_exact, without_zeros
 
@@ -55,38 +54,33 @@ SEVERITIES: Final = {
     Severity.OVER: "over the limit",
     Severity.EXHAUSTED: "nearly exhausted",
     Severity.LOW: "low",
-    Severity.HALF: "half used",
     Severity.OK: "OK",
 }
-"""Labels of severities."""
+"""Labels of severities, but for half of a limit."""
 
 
-def spent(epsilon: float | None) -> str:
-    """Format a spent epsilon, rounded up to a thousandth."""
-    return _thousandths(epsilon, math.ceil)
-
-
-def free(epsilon: float | None) -> str:
-    """Format a remaining epsilon, rounded down to a thousandth."""
-    return _thousandths(epsilon, math.floor)
-
-
-def _thousandths(epsilon: float | None, rounded: Callable[[float], int]) -> str:
-    if epsilon is None or math.isinf(epsilon):
-        return "∞"
-    return f"{rounded(round(epsilon * _MILLE, 6)) / _MILLE:.3f}"
+def epsilon(loss: float | None) -> str:
+    """Format a loss with four significant digits, rounded up so that none looks smaller."""
+    return "∞" if loss is None else format_value(loss)
 
 
 def percent(share: float) -> str:
-    """Format a share in percent, up to 999 %."""
+    """Format a share in percent, rounded to a tenth; 0 and 100 % are exact, and up to 999 % is told."""
     if share > 10:  # noqa: PLR2004 - as said
         return f"over 999{PERCENT}"
-    return f"{math.ceil(round(share * _MILLE, 6)) / 10:.1f}{PERCENT}"
+    tenths = math.floor(round(share * _MILLE, 6) + 0.5)
+    if share > 0 and not tenths:
+        return f"under 0.1{PERCENT}"
+    if tenths == _MILLE and share != 1:
+        tenths += 1 if share > 1 else -1
+    return f"{tenths / 10:.1f}{PERCENT}"
 
 
 def limit(number: float) -> Markup:
-    """Format a configured number in text."""
-    return unbroken(format_exact(number))
+    """Format a configured number in text, its thousands apart."""
+    text = format_exact(number)
+    whole, point, rest = text.partition(".")
+    return unbroken(count(int(whole)) + point + rest if whole.isdigit() else text)
 
 
 def unbroken(text: str) -> Markup:
@@ -163,19 +157,9 @@ def seconds(number: float) -> str:
     return lasting(timedelta(seconds=number))
 
 
-def available_share(short: Shortage) -> str:
-    """Format the part of what a reservation requests that an account has."""
-    return percent(short.available / short.requested if short.requested else 1.0)
-
-
 def percent_value(part: float) -> str:
     """Format a part as the number of a field in percent."""
     return format_exact(float(f"{100 * part:.10g}"))
-
-
-def nats(loss: float) -> str:
-    """Format a Rényi divergence with three digits."""
-    return "∞" if math.isinf(loss) else f"{float(f'{loss:.3g}'):g}"
 
 
 def account_page(account_id: str) -> str:
@@ -207,7 +191,18 @@ def severity_label(status: AccountStatus) -> str:
         return "archived"
     if status.is_blocked:
         return "blocked"
-    return "locked" if status.is_locked else SEVERITIES[status.severity]
+    if status.is_locked:
+        return "locked"
+    return _half_label(status) if status.severity is Severity.HALF else SEVERITIES[status.severity]
+
+
+def _half_label(status: AccountStatus) -> str:
+    """Label what is half gone: by charges, reservations or an account above, or else by its forecast."""
+    if status.used >= HALF:
+        return "half used"
+    if status.used_including_reserved >= HALF:
+        return "half reserved"
+    return "limited" if status.utilisation >= HALF else "soon used up"
 
 
 def why(decision: Decision, binding: str) -> str:
@@ -234,8 +229,7 @@ def width(part: float) -> str:
 
 
 _FORMATS: Final = (
-    spent,
-    free,
+    epsilon,
     percent,
     count,
     limit,
@@ -248,9 +242,7 @@ _FORMATS: Final = (
     data_period,
     lasting,
     marked,
-    nats,
     seconds,
-    available_share,
     percent_value,
     indented,
     severity_label,

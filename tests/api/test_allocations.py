@@ -193,8 +193,9 @@ def test_reservation_gets_the_place_that_its_preview_has(ledger: Ledger, steps: 
         assert said["waiting"] is None
         return
     became = ledger.get(f"/v1/reservations/{arrived.json()['waiting_reservation']}").json()["waiting"]
-    available = [[each.pop("available") for each in waiting["lacks"]] for waiting in (became, said["waiting"])]
-    assert available[0] == pytest.approx(available[1], rel=1e-6)
+    for share in ("requested", "available"):
+        shares = [[each.pop(share) for each in waiting["lacks"]] for waiting in (became, said["waiting"])]
+        assert shares[0] == pytest.approx(shares[1], rel=1e-6)
     assert became == said["waiting"]
 
 

@@ -2,11 +2,11 @@
 
 import re
 from datetime import UTC, datetime
-from math import ceil, floor
 
 import pytest
 from sqlalchemy import event
 
+from app.dashboard.formatting import percent
 from app.service.auth.authentication import CLI_ACTOR, authenticate
 from app.service.auth.request_context import RequestContext
 from app.service.governance.proposals import count_decidable
@@ -30,6 +30,11 @@ FURNISHED = {"team": work}
 @pytest.fixture
 def team(made: tuple[str, str]) -> tuple[str, str]:
     return made
+
+
+def said(share: float) -> str:
+    """A share as a page says it."""
+    return " ".join(percent(share).split())
 
 
 def quarantine(ledger: Ledger, path: str) -> None:
@@ -58,7 +63,7 @@ def test_quarantine_is_shown_on_pages_of_accounts_under_it(ledger: Ledger, team:
     assert ledger.post(f"/v1/runs/{run}/steps", {}).json()["code"] == "account_quarantined"
     for page in (f"/runs/{run}", f"/accounts/{budget}"):
         assert f"Quarantined, no charges accepted: {ALL}" in visitor(ledger).open(page).words
-    assert "0 limited by mimic , in quarantine" in visitor(ledger).open(f"/runs/{run}").words
+    assert "0 by mimic , in quarantine" in visitor(ledger).open(f"/runs/{run}").words
     for page in ("/", "/runs", f"/accounts/{budget}"):
         assert "active quarantined" in visitor(ledger).open(page).words, page
     assert ledger.get(f"/v1/runs/{run}").json()["steps_remaining"] == 0
@@ -129,14 +134,17 @@ def test_higher_limit_is_shown_with_what_it_would_leave(ledger: Ledger) -> None:
     ledger.population(limit={"epsilon": 3.0, "delta": 1e-5})
     budget = ledger.budget(limit={"epsilon": 2.0, "delta": 1e-5})["id"]
     assert ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 200}).status_code == 200
-    spent = ledger.get(f"/v1/budgets/{budget}").json()["epsilon"]
+    used = ledger.get(f"/v1/budgets/{budget}").json()["used"]
     assert ledger.set_limit(budget, 5.0, "planner").status_code == 201
     card = visitor(ledger, "admin").open("/approvals").words
     assert "2 → becomes 5 at δ 1e-5" in card
-    left = f"{floor((2 - spent) * 1000) / 1000:.3f} → becomes {floor((5 - spent) * 1000) / 1000:.3f}"
-    assert left in card
-    above = ledger.get("/v1/populations").json()["items"][0]["epsilon"]
-    assert f"mimic leaves {floor((3 - above) * 1000) / 1000:.3f}, so no more than that can be spent" in card
+    changes = rf"{said(used)} → becomes (\d+\.\d) % {said(1 - used)} → becomes (\d+\.\d) %"
+    found = re.search(changes, card)
+    assert found is not None, card
+    assert 0 < float(found[1]) < 100 * used
+    assert float(found[1]) + float(found[2]) == pytest.approx(100, abs=0.11)
+    above = ledger.get("/v1/populations").json()["items"][0]["used"]
+    assert f"mimic is fuller: only {said(1 - above)} of its limit is left" in card
 
 
 def test_run_that_needs_approval_is_shown_with_what_its_plan_would_leave(ledger: Ledger, team: tuple[str, str]) -> None:
@@ -149,8 +157,8 @@ def test_run_that_needs_approval_is_shown_with_what_its_plan_would_leave(ledger:
     proposal = ledger.get("/v1/proposals").json()["items"][0]["id"]
     assert ledger.post(f"/v1/proposals/{proposal}/approve", {}, "admin").status_code == 200
     assert ledger.post(f"/v1/runs/{made['id']}/steps", {"count": 50}).status_code == 200
-    spent = ledger.get(f"/v1/budgets/{team[0]}").json()["epsilon"]
-    assert f"0.000 → becomes {ceil(spent * 1000) / 1000:.3f}" in card, "what was foretold is what was spent"
+    used = ledger.get(f"/v1/budgets/{team[0]}").json()["used"]
+    assert f"0.0 % → becomes {said(used)}" in card, "what was foretold is what was spent"
 
 
 def test_run_on_two_budgets_is_shown_in_the_scope_of_either(ledger: Ledger, team: tuple[str, str]) -> None:

@@ -43,7 +43,8 @@ def test_decision_of_a_plan_is_explained_by_its_steps(ledger: Ledger) -> None:
     run = ledger.run(event=event)
     assert ledger.post(f"/v1/runs/{run}/steps", {"count": 10**6}, "trainer").status_code == 403
     words = visitor(ledger).open(f"/decisions/{run}/0").words
-    assert "Planned steps left" in words
+    assert "Decided by the plan, of which" in words
+    assert "Used before 0.0 %" in words
     assert "nats" not in words
 
 

@@ -23,7 +23,7 @@ def test_own_proposal_can_only_be_withdrawn(own_sample: Ledger, hospital: Hospit
     card = page.article("imaging/denoising")
     assert "You proposed this yourself. Another privacy officer or admin decides." in card
     assert "Epsilon from 2 to 2.5 , delta stays 1e-6" in card
-    assert "25.0 % of the 10 that imaging has; now it is 20.0 %" in card
+    assert "The limit of imaging is epsilon 10 at delta 1e-6." in card
     assert "Approve imaging/denoising" not in page.forms()
     assert page.forms()["Withdraw imaging/denoising"].get("data-call") == f"POST /v1/proposals/{proposal}/reject"
     form = visitor(own_sample, "admin").open("/approvals").forms()["Approve imaging/denoising"]
@@ -40,7 +40,7 @@ def test_run_that_needs_approval_is_shown_with_its_plan(sample: Ledger) -> None:
     card = visitor(sample, "admin").open("/approvals").article("foundation-model")
     assert "foundation-model plans to spend epsilon 6.565; above 1 another person" in card
     assert "Plans to spend epsilon 6.565 at delta 1e-6. It has no limit of its own" in card
-    assert "65.7 % of the 10 that imaging has" in card
+    assert "The limit of imaging is epsilon 10 at delta 1e-6." in card
 
 
 def test_new_key_is_listed_with_its_rights(own_sample: Ledger) -> None:

@@ -96,7 +96,7 @@ def test_nothing_is_created_under_archived_account(own_sample: Ledger) -> None:
             there = {form for form in ("open-budget", "open-blocks", "register-run") if page.has(form)}
             assert there == (set() if archived else offered)
             assert ('data-call="POST /v1/accounts/{account_id}/limit"' in page.reply.text) is not archived
-            assert ("Free 0.000 archived : nothing can be taken" in page.words) is archived
+            assert ("Left 0.0 % nothing can be taken" in page.words) is archived
             assert page.has("steps") is not archived
             assert len(re.findall('class="notice"', page.reply.text)) == int(archived and account != over)
     offers = [each.get("value", "") for each in person.open("/experiments").get("budget-suggestions").iter("option")]

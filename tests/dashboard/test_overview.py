@@ -2,7 +2,7 @@
 
 import re
 
-from app.dashboard.formatting import spent
+from app.dashboard.formatting import epsilon, percent
 from tests.conftest import SAMPLED, Ledger
 from tests.dashboard.page_visitor import Page, scoped_visitor, text_of, visitor
 from tests.dashboard.sample_hospital import Hospital
@@ -26,13 +26,17 @@ def test_trees_are_ordered_by_urgency_with_numbers_of_api(sample: Ledger) -> Non
     assert populations(page) == ["stroke-registry", "mimic", "imaging", "staff-survey"]
     for found in sample.get("/v1/populations").json()["items"]:
         [line] = lines(page, found["path"])
-        assert f"{spent(found['epsilon'])} of {found['limit']['epsilon']:g}" in line
+        used = re.escape(" ".join(percent(found["used"]).split()))
+        limit = f"limit {found['limit']['epsilon']:g} at δ 1e-6"
+        assert re.match(rf".*{used} used, .* left .*ε {re.escape(epsilon(found['epsilon']))}, {limit}", line), line
     [team] = lines(page, "stroke-registry/outcome-models")
     assert "nearly exhausted" in team
-    assert re.search(r"% a day : \d+ (minutes|hours) left", team), team
+    assert re.search(r"% a day: \d+ (minutes|hours) left", team), team
     [readmission], [sweep] = lines(page, "mimic/readmission"), lines(page, "mimic/readmission/sweep")
-    assert "reserved" in readmission
-    assert "0.954 free: limited by mimic/readmission" in sweep
+    assert re.search(r"0\.0 % used, \d+\.\d % reserved, \d+\.\d % left ε 0, limit 4 at", readmission), readmission
+    assert "half reserved" in readmission
+    assert re.search(r"0\.0 % used, \d+\.\d % left \(fullest: mimic/ ?readmission \)", sweep), sweep
+    assert "limited" in sweep
     refusals = page.region("Latest refusals")
     assert re.search("transformer .* 9 000 ", text_of(refusals)), text_of(refusals)
     assert re.match(r"/decisions/run_\w+/\d+$", next(refusals.iter("a")).get("href", ""))
@@ -85,11 +89,11 @@ def test_damaged_row_hides_no_other_account(ledger: Ledger) -> None:
     answer = admin.open("/").words
     assert "1 over the limit, quarantined or damaged" in answer
     assert re.search("icu-team damaged row: verify the ledger unreadable", answer)
-    assert re.search("imaging ε 0.000 of 3, 3.000 free", answer)
+    assert "imaging 0.0 % used, 100.0 % left ε 0, limit 3 at δ 1e-5" in answer
     for path in (f"/accounts/{other}", f"/accounts/{population}", "/planner", "/approvals", "/policies", "/keys"):
         assert admin.open(path).status == 200, path
     answer = admin.open(f"/accounts/{population}").words
-    assert re.search(r"icu-team budget \d\.\d % unreadable", answer)
+    assert re.search(r"icu-team budget (under )?\d\.\d % unreadable", answer)
     assert "verify the ledger unreadable" in answer
     page = admin.open(f"/accounts/{team}")
     assert (page.status, page.reply.headers["content-type"]) == (503, "text/html; charset=utf-8")

@@ -112,9 +112,9 @@ def test_curve_of_run_grows_and_follows_the_colours(enter: Enter, server: LiveSe
         for count, steps in ((40, "40"), (60, "100")):
             assert api.post(f"/v1/runs/{run}/steps", json={"count": count}).status_code == 200
             page.clock.fast_forward(POLL)
-            expect(page.locator("#facts dd").nth(2)).to_contain_text(re.compile(rf"^\s*{steps}"))
+            expect(page.locator("#facts dd").nth(4)).to_contain_text(re.compile(rf"^\s*{steps}"))
             expect(curve.locator("tbody th", has_text=re.compile(rf"^{steps}$"))).to_be_visible()
-    expect(curve.locator("th[scope=col]").nth(1)).to_have_text("Spent")
+    expect(curve.locator("th[scope=col]").nth(1)).to_have_text("Epsilon")
     await_change(page, "document.querySelector('#curve canvas').toDataURL()", picture)
     colour = chart("curve", "data.datasets[0].borderColor")
     light = page.evaluate(colour)

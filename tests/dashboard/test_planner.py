@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.dashboard.formatting import spent
+from app.dashboard.formatting import epsilon
 from tests.conftest import Ledger
 from tests.dashboard.page_visitor import scoped_visitor, visitor, without_breaks
 from tests.dashboard.sample_hospital import Hospital, dp_sgd
@@ -77,6 +77,11 @@ def computed(ledger: Ledger, what: str, noise: float, steps: float, **more: obje
     return answer
 
 
+def said(loss: float) -> str:
+    """An epsilon as a page says it."""
+    return " ".join(epsilon(loss).split())
+
+
 def test_lines_of_chart_are_the_numbers_of_api(sample: Ledger) -> None:
     page = visitor(sample).open("/planner?noise=1.1&rate=0.01&steps=3000&delta=1e-05")
     [drawn] = re.findall(r'<script type="application/json">(.*?)</script>', page.reply.text)
@@ -85,19 +90,19 @@ def test_lines_of_chart_are_the_numbers_of_api(sample: Ledger) -> None:
     assert list(lines) == ["Epsilon", "Limit needed with a plan", *others, "Limit"]
     needed = dict(lines["Limit needed with a plan"])
     for noise, line in ((1.1, lines["Epsilon"]), (1.65, lines["Epsilon, noise 1.65"])):
-        for step, epsilon in line[::6]:
+        for step, drawn_there in line[::6]:
             alone = computed(sample, "epsilon", noise, step)
-            assert epsilon == pytest.approx(alone["epsilon"], rel=1e-8)
+            assert drawn_there == pytest.approx(alone["epsilon"], rel=1e-8)
             if noise == 1.1:
                 limit = alone["limit_needed"]["with_plan"]
                 assert limit <= needed[step] <= 1.001 * limit
     whole = computed(sample, "epsilon", 1.1, 3000)
     for number in (whole["epsilon"], *whole["limit_needed"].values()):
-        assert spent(number) in page.part("cost")
-        assert spent(number) in page.part("side")
+        assert said(number) in page.part("cost")
+        assert said(number) in page.part("side")
     printed = {each["name"]: each["epsilon"] for each in whole["comparisons"]}
     for name in ("rdp", "pld"):
-        assert spent(printed[name]) in page.part("side")
+        assert said(printed[name]) in page.part("side")
 
 
 def test_fields_of_form_are_the_terms_of_a_plan(sample: Ledger) -> None:
@@ -124,5 +129,5 @@ def test_body_of_curl_line_has_the_numbers_of_the_page(sample: Ledger, query: st
     line = unescape(re.findall(r'<pre id="curl"[^>]*>(.*?)</pre>', text, re.DOTALL)[0])
     [body] = re.findall(r"'(\{.*\})'", line, re.DOTALL)
     answer = sample.post("/v1/accounting/epsilon", json.loads(body), "viewer").json()
-    assert f"<dt>Limit needed</dt><dd>{spent(answer['limit_needed']['with_plan'])}" in text
-    assert f"<dt>Epsilon</dt><dd>{spent(answer['epsilon'])}" in text
+    assert f"<dt>Limit needed</dt><dd>{epsilon(answer['limit_needed']['with_plan'])}" in text
+    assert f"<dt>Epsilon</dt><dd>{epsilon(answer['epsilon'])}" in text

@@ -43,16 +43,16 @@ def test_pages_and_files_show_the_number_of_the_second_run(ledger: Ledger, made:
         "/": f"model #2 {team}",
         "/runs": f"model #2 {team}",
         f"/accounts/{budget}": "model #2 run",
-        "/decisions": f"{PATH} #2 has spent epsilon",
+        "/decisions": f"{PATH} #2 has used",
         f"/decisions/{second}/{position}": f"Decision {position} of {PATH} #2",
-        f"/runs/{second}": f"{PATH} #2 has spent epsilon",
+        f"/runs/{second}": f"{PATH} #2 has used",
         "/audit": f"registered the run {PATH} #2",
         "/approvals": f"limit {PATH} #2",
     }.items():
         assert named in admin.open(page).words, page
     assert "#2" not in admin.open(f"/runs/{first}").words
     assert f"registered the run {PATH} " in admin.open("/audit").words
-    assert "model #2" in {each["name"] for each in admin.open(f"/accounts/{budget}").charts()[1]["series"]}
+    assert "model #2" in {each["name"] for each in admin.open(f"/accounts/{budget}").charts()[2]["series"]}
     assert f"{PATH} #2" in ledger.get(f"/v1/runs/{second}/history.svg").text
     for run, number in ((first, 1), (second, 2)):
         assert ledger.get(f"/v1/runs/{run}/statement").json()["payload"]["run"]["number"] == number

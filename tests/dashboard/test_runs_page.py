@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from app.dashboard.formatting import percent
 from tests.conftest import Ledger, open_ledger
 from tests.dashboard.page_visitor import Page, scoped_visitor, text_of, visitor
 from tests.dashboard.sample_hospital import Hospital
@@ -46,9 +47,9 @@ def test_run_is_found_by_display_name_and_labels(runs: Ledger, hospital: Hospita
     unet = hospital.ids["imaging/segmentation/unet"]
     page = visitor(runs).open("/runs?q=u-net")
     assert listed(page) == ["U-Net"]
-    limit = runs.get(f"/v1/runs/{unet}").json()["epsilon_limit"]
+    used = " ".join(percent(runs.get(f"/v1/runs/{unet}").json()["used"]).split())
     assert "Matching runs" in page.words
-    for text in (OWNER, "team:imaging", "model:unet <b>", "imaging/segmentation", f"of {limit:g}"):
+    for text in (OWNER, "team:imaging", "model:unet <b>", "imaging/segmentation", f"{used} of segmentation"):
         assert text in page.part("list"), text
     [label] = [each.get("href", "") for each in page.get("list").iter("a") if text_of(each) == "team:imaging"]
     page = visitor(runs).open(label)

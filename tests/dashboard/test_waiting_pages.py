@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from app.dashboard.formatting import free
+from app.dashboard.formatting import percent
 from app.ledger.filter.filters import Limit
 from app.ledger.scheduling.account_status import Severity
 from app.ledger.scheduling.availability import Available
@@ -60,7 +60,8 @@ def test_queue_names_reservations_and_what_they_lack(ledger: Ledger, shared: str
     assert re.search(r"1 first mimic/icu-team Dr\. Osei, 4410 800 mimic : a part of its limit is locked", found), found
     assert re.search(r"2 second mimic/icu-team 900", found), found
     [short] = waiting[0]["reservation"]["waiting"]["lacks"]
-    assert f"Order {short['order']:.4g}: needs {short['requested']:.3g}, has {short['available']:.3g}" in found
+    needs, left = (" ".join(percent(short[name]).split()) for name in ("requested", "available"))
+    assert f"It needs {needs} of the limit, and {left} is left." in found
     assert "who asks for the smallest share" in found
     estimated = waiting[0]["reservation"]["waiting"]["estimated_at"]
     assert f"{estimated[:10]} {estimated[11:16]} UTC" in found
@@ -107,34 +108,33 @@ def test_allocation_is_shown_with_usable_and_promised_shares(ledger: Ledger, sha
     assert "reservations only steps without one are refused" in found
     assert "Aging 7 days" in found
     assert "Unlocked 10.0 %" in found
-    assert re.search(r"icu-team 25\.0 % 60\.0 % 2 (?!0\.000)\d\.\d{3}", found), found
+    assert re.search(r"icu-team 25\.0 % 60\.0 % 2 (?!0\.0)\d+\.\d %", found), found
     taken = ledger.get(f"/v1/populations/{shared}").json()
-    assert f"Free now {free(taken['available']['epsilon'])}" in found
+    assert "Left now " + " ".join(percent(taken["available"]["share"]).split()) in found
     assert "more is locked in mimic" in visitor(ledger).open(f"/accounts/{team(ledger)}").words
 
 
-def test_locked_epsilon_is_neither_free_nor_spent(ledger: Ledger, shared: str) -> None:
-    left = ledger.get(f"/v1/populations/{shared}").json()["available"]["epsilon"]
-    assert 0 < left < 0.5
-    assert re.search(rf"{free(left)} free: more is locked.* OK", row_of(ledger))
+def test_locked_share_is_neither_left_nor_used(ledger: Ledger, shared: str) -> None:
+    left = ledger.get(f"/v1/populations/{shared}").json()["available"]["share"]
+    assert left == pytest.approx(0.1)
+    assert re.search(r"0\.0 % used, 10\.0 % left \(more is locked\).* OK", row_of(ledger)), row_of(ledger)
     assert 'class="locked"' in visitor(ledger).open("/").reply.text
     assert ask(ledger, "nearly-all", 120).json()["status"] == "active"
-    assert not re.search("low|half used|exhausted|blocked", row_of(ledger)), row_of(ledger)
+    assert not re.search("low|half|exhausted|blocked", row_of(ledger)), row_of(ledger)
 
 
 @pytest.mark.parametrize(
-    ("unlocked", "severity", "locked"), [(3.0, Severity.OK, True), (0.05, Severity.EXHAUSTED, False)]
+    ("unlocked", "severity", "locked"), [(1.0, Severity.OK, True), (0.01, Severity.EXHAUSTED, False)]
 )
-def test_locked_account_is_as_urgent_as_its_spending(unlocked: float, severity: Severity, locked: bool) -> None:  # noqa: FBT001
+def test_locked_account_is_as_urgent_as_what_is_used(unlocked: float, severity: Severity, locked: bool) -> None:  # noqa: FBT001
     status = status_at(
         "p/b",
         limit=Limit(3.0, 1e-5),
-        epsilon=0.0,
-        epsilon_including_reserved=0.0,
-        share=0.0,
+        used=0.0,
+        used_including_reserved=0.0,
         available=Available(0.0, "p", "p", Available(unlocked, "p", "p")),
     )
-    assert (status.severity, status.is_locked, status.free) == (severity, locked, 0.0)
+    assert (status.severity, status.is_locked, status.left) == (severity, locked, 0.0)
 
 
 @pytest.mark.usefixtures("shared")

@@ -24,7 +24,7 @@ from tests.sdk.wire import KEY, URL, Wire, with_policy
 
 PLAN = [EventCount(event=gaussian(2.0), count=5)]
 LACKS: dict[str, Any] = {"account": "bud_1", "account_path": "mimic/icu-team", "reason": "a_reason_of_tomorrow"}
-LACKS |= {"order": "Infinity", "requested": "Infinity", "available": 0}
+LACKS |= {"requested": "Infinity", "available": 0}
 WAITING: dict[str, Any] = {
     "rule": "a_rule_of_tomorrow",
     "position": 1,
@@ -84,8 +84,9 @@ def test_each_reason_and_each_end_is_told() -> None:
     open_run(ledger, on_wait=seen.append)
     sent = datetime.fromisoformat(json.loads(ledger.requests[0].content)["wait_until"])
     assert before <= sent - timedelta(hours=1) <= datetime.now(UTC)  # by this machine's clock
+    needs = "a_reason_of_tomorrow: needs more than all of the limit, 0 % is left"
     assert [str(told).partition("; ")[2] for told in seen] == [
-        "waits for mimic/icu-team (a_reason_of_tomorrow: 0 of inf nats); expected at 2026-11-28 08:00:00 UTC",
+        f"waits for mimic/icu-team ({needs}); expected at 2026-11-28 08:00:00 UTC",
         "waits for mimic/icu-team (closed, opens at 2027-01-01 00:00:00 UTC)",
         "it fits, others are served first",
     ]

@@ -21,6 +21,7 @@ from app.persistence.tables import accounts as accounts_table
 from app.service.accounts import availability
 from app.service.auth.authentication import authenticate
 from app.service.auth.request_context import RequestContext
+from app.service.queries.account_status import with_epsilons
 from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.queries.overview import BUDGETS, POPULATIONS, read_overview
 from app.service.queries.spend_series import SpendSeries, spend_series
@@ -83,6 +84,9 @@ def test_account_status_is_that_of_the_api(trainer: Trainer) -> None:
         assert status.used_including_reserved == answer["used_including_reserved"] > status.used
         assert status.has_reserved
         assert status.remaining == 1 - status.used_including_reserved
+    with ledger.database.read(call_of(ledger).organisation_id) as tx:
+        [budget] = [each for each in with_epsilons(tx, call_of(ledger), list(found.values())) if each.path == TEAM]
+    assert budget.epsilon == ledger.get(f"/v1/budgets?path={TEAM}").json()["items"][0]["epsilon"]
     assert trainer.end(reserved, "void").status_code == 200
     assert not any(each.has_reserved for each in statuses_of(ledger).values())
 
@@ -122,9 +126,9 @@ def test_rest_of_a_whole_is_computed_once(ledger: Ledger, monkeypatch: pytest.Mo
     ledger.budget()
     book = AccountStatusCache()
     first = statuses_of(ledger, book)
-    assert first[TEAM].free == first["mimic"].free < 1.0
+    assert first[TEAM].left == first["mimic"].left == 1.0
     monkeypatch.setattr(availability, "read_tolerating_damage", lambda *_: pytest.fail("it was read again"))
-    assert statuses_of(ledger, book)[TEAM].free == first[TEAM].free
+    assert statuses_of(ledger, book)[TEAM].left == first[TEAM].left
 
 
 @pytest.mark.parametrize("what", DAMAGES)

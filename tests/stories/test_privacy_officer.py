@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from app.dashboard.formatting import free, spent
+from app.dashboard.formatting import epsilon, percent
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import Enter
 from tests.dashboard.sample_hospital import dp_sgd
@@ -124,10 +124,8 @@ def _decide_a_proposal(office: Office) -> None:
     row = card.get_by_role("row").filter(has=page.get_by_role("link", name="mimic/icu"))
     cells = row.get_by_role("cell")
     expect(cells.nth(0)).to_contain_text(re.compile(r"3 → becomes 4 at δ 1e-6"))
-    expect(cells.nth(1)).to_have_text(spent(budget["epsilon"]))
-    expect(cells.nth(2)).to_have_text(
-        re.compile(rf"{free(3.0 - budget['epsilon'])} → becomes {free(4.0 - budget['epsilon'])}")
-    )
+    expect(cells.nth(1)).to_have_text(re.compile(rf"^{percent(budget['used'])} → becomes \d+\.\d\s%$"))
+    expect(cells.nth(2)).to_have_text(re.compile(rf"^{percent(1 - budget['used'])} → becomes \d+\.\d\s%$"))
     card.get_by_role("button", name="Approve").click()
     said = office.confirm("Approve", "The steering committee agreed.")
     assert "The limit of mimic/icu becomes epsilon 4 at delta 1e-6, immediately." in said
@@ -142,10 +140,10 @@ def _find_the_blocked(office: Office) -> None:
     page, pricing = office.page, office.get(f"budgets/{office.ids['insurance-claims/pricing']}")
     available = pricing["available"]
     assert (pricing["epsilon"], available["account_path"]) == (0.0, "insurance-claims")
-    assert available["epsilon"] < 0.02, "the population is nearly used up"
+    assert available["share"] < 0.02, "the population is nearly used up"
     page.get_by_role("link", name="Overview").click()
     line = office.line("insurance-claims/pricing")
-    expect(line).to_contain_text(f"0.000 of 0.6, {free(available['epsilon'])} free: blocked by insurance-claims")
+    expect(line).to_contain_text(f"{percent(0)} used, {percent(available['share'])} left (fullest: insurance-claims)")
     expect(line.locator(".level")).to_have_text("blocked")
     expect(office.line("insurance-claims").locator(".name")).to_contain_text(OWNER)
     line.get_by_role("link", name="insurance-claims").last.click()
@@ -177,8 +175,10 @@ def _lower_a_limit(office: Office) -> None:
     expect(page.locator("#limit-title ~ p").first).to_contain_text("is epsilon 3.5 at delta 1e-6")
     after = office.get(f"budgets/{budget}")
     assert after["limit"] == {"epsilon": 3.5, "delta": DELTA}
-    expect(page.locator("#facts")).to_contain_text(f"{spent(after['epsilon'])} of 3.5")
-    expect(page.locator("#facts")).to_contain_text(free(after["available"]["epsilon"]))
+    facts = page.locator("#facts")
+    expect(facts).to_contain_text("ε 3.5")
+    for said in (epsilon(after["epsilon"]), percent(after["used"]), percent(after["available"]["share"])):
+        expect(facts).to_contain_text(said)
 
 
 def _verify_the_audit_log(office: Office) -> None:

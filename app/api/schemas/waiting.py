@@ -19,11 +19,11 @@ class Shortage(Output):
         description="`closed`: it is not open now. `limit`: its limit leaves too little. `reserved`: active "
         "reservations have it. `locked`: it is unlocked later. `promised`: it is kept for other budgets."
     )
-    order: ExtendedNumber = Field(
-        description='The Rényi order at which the reservation comes closest to fitting; "Infinity": of pure epsilons.'
+    requested: ExtendedNumber = Field(
+        description='Share of the account\'s capacity that the reservation takes; "Infinity": its limit bounds no such '
+        "loss."
     )
-    requested: ExtendedNumber = Field(description="By the reservation, in nats at this order.")
-    available: float = Field(description="In nats at this order.")
+    available: float = Field(description="Share of it that can be taken now.")
     opens_at: datetime | None = Field(default=None, description="When a closed account opens.")
 
 

@@ -45,6 +45,7 @@ class AccountStatus(NamedTuple):
         number: tells apart the runs at one path.
         created_at: None if its numbers were not read.
         limit: None if its numbers were not read, or its row is damaged, so that its spending is unknown.
+        epsilon: of all that was charged, at the limit's delta; None until `with_epsilons`.
         used: share that is spent.
         used_including_reserved: share that is spent and reserved.
         remaining: share that its own limit leaves, neither spent nor reserved; at least 0.
@@ -75,6 +76,7 @@ class AccountStatus(NamedTuple):
     number: int = 1
     created_at: datetime | None = None
     limit: Limit | None = None
+    epsilon: float | None = None
     used: float = math.inf
     used_including_reserved: float = math.inf
     has_reserved: bool = False

@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
+from math import inf
 
-import numpy as np
-
-from app.accounting.curves import EXHAUSTED, PURE, UNIT, orders
-from app.ledger.accounts.account import Account
+from app.accounting.curves import RdpCurve
+from app.ledger.accounts.account import MOST_USED, Account
 from app.ledger.admission.admission import prepared_path
 from app.ledger.scheduling.queue import Ledgers, WaitingReservation, schedule, unreserved
 from app.ledger.scheduling.scheduling_rules import Line
@@ -35,21 +34,19 @@ class WaitingReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """An account that does not hold a reservation, and the order at which it comes closest.
+    """An account that does not hold a reservation, in shares of its capacity (`Account.used`).
 
     Args:
         reason: a closed account opens later or never; a limit must be raised; what is reserved, locked or promised to
             other budgets may become free.
-        order: of the filter; infinite: of pure epsilons.
-        requested: by the reservation, in nats at this order; infinite if no order can hold it.
-        available: in nats, at least 0.
+        requested: by the reservation, beyond what is used and reserved; infinite if the limit bounds no such loss.
+        available: what can be taken now, in [0, 1].
         opens_at: of a closed account that opens later.
     """
 
     account_id: str
     account_path: str
     reason: WaitingReason
-    order: float
     requested: float
     available: float
     opens_at: datetime | None = None
@@ -74,23 +71,17 @@ def shortages(reservation: WaitingReservation, ledgers: Ledgers, now: datetime) 
             reason = WaitingReason.LOCKED
         else:
             reason = WaitingReason.PROMISED
-        opens_at = account.window.opens_at
-        found.append(_shortage(view, reservation, reason, opens_at if closed and opens_at and opens_at > now else None))
+        opens_at = account.window.opens_at if closed else None
+        later = opens_at if opens_at is not None and opens_at > now else None
+        found.append(Shortage(view.id, view.path, reason, *_shares(view, cost), later))
     return found
 
 
-def _shortage(
-    view: Account, reservation: WaitingReservation, reason: WaitingReason, opens_at: datetime | None
-) -> Shortage:
-    gate = view.bounds()
-    asked = view.grown_by(reservation.cost).values[gate.places]
-    left = np.maximum(gate.left(view.spent, view.held), 0)
-    share = np.where(asked < EXHAUSTED, left / np.maximum(asked, 1), -1.0)
-    closest = int(np.argmax(share))
-    order = float(orders(view.grid_version)[gate.places][closest])
-    requested = np.inf if asked[closest] == EXHAUSTED else float(asked[closest]) * UNIT
-    available = float(left[closest]) * UNIT
-    return Shortage(view.id, view.path, reason, np.inf if order == PURE else order, requested, available, opens_at)
+def _shares(view: Account, cost: RdpCurve) -> tuple[float, float]:
+    """Compute the shares of an account's capacity that a reservation takes, and that it can take."""
+    taken = view.spent + view.held
+    used, after = view.used(taken), view.used(taken + view.grown_by(cost))
+    return inf if after >= MOST_USED else max(0.0, after - used), min(1.0, max(0.0, 1 - used))
 
 
 def estimates(

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.pricing_effort import bounded
 from app.accounting.tightest_epsilon import epsilon_by_distributions
 from app.ledger.accounts.account import Account
 from app.ledger.accounts.account_records import AccountRecord, Counts
@@ -67,11 +68,13 @@ def read_epsilons(
 ) -> list[float]:
     """Read the epsilons of accounts at their limits' deltas, or at others, in a constant number of statements."""
     asked = [(record, _delta(record.account, delta)) for record, delta in wanted]
-    charged = [record for record, _ in asked if not record.account.spent.is_zero]
-    alternatives = {record.account.id: _alternatives(tx, organisation_id, record) for record in charged}
+    # An account may be among them several times, with further charges.
+    alternatives = [
+        () if record.account.spent.is_zero else _alternatives(tx, organisation_id, record) or () for record, _ in asked
+    ]
     questions = [
-        [Question.of(record.account.relation, delta, each) for each in alternatives.get(record.account.id) or ()]
-        for record, delta in asked
+        [Question.of(record.account.relation, delta, each) for each in several]
+        for (record, delta), several in zip(asked, alternatives, strict=True)
     ]
     found = _largest(tx, organisation_id, questions)
     return [_shown(record.account, delta, each) for (record, delta), each in zip(asked, found, strict=True)]
@@ -145,5 +148,12 @@ def _computed(organisation_id: str, asked: Sequence[Asked]) -> list[float]:
 
 
 def compute_epsilons(asked: Iterable[Asked]) -> list[float]:
-    """Compute epsilons by distributions; infinite where that is not possible."""
-    return [epsilon_by_distributions(*each) for each in asked]
+    """Compute epsilons by distributions, each with the work of a request; infinite where that is not possible.
+
+    A limit on all of them together would let some depend on which others were asked for.
+    """
+    found = []
+    for each in asked:
+        with bounded():
+            found.append(epsilon_by_distributions(*each))
+    return found

@@ -31,6 +31,7 @@ from app.service.queries.account_history import AccountHistory, AccountHistoryCa
 from app.service.queries.account_status import (
     ancestors,
     with_burn_rate,
+    with_epsilons,
     with_metadata,
     with_waiting_reservations,
 )
@@ -154,7 +155,8 @@ def get_account_detail(
         everything = [each for each in statuses.read(tx, context, within=record.account.id) if each.id not in hidden]
         above = statuses.read_above(tx, context, record.account.id)
         shown = with_burn_rate(tx, context, _chosen(everything, record.account.id), above)
-        shown = with_waiting_reservations(tx, context, with_metadata(tx, context, shown))
+        shown = with_epsilons(tx, context, with_metadata(tx, context, shown))
+        shown = with_waiting_reservations(tx, context, shown)
         archived = next(iter(account_metadata.archived_above(tx, context.organisation_id, record.account.id)), None)
         [tree] = trees_of([each._replace(archived=archived is not None) for each in shown], everything)
         if tree.status.limit is None:

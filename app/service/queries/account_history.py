@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
-from itertools import islice
+from itertools import accumulate, islice
 from math import ceil
 from typing import Final
 
@@ -158,7 +158,9 @@ def _epsilons(
     alternatives = [grown.counts_that_matter(place, most) or () for place in range(len(spent))]
     found = read_epsilons_of(tx, organisation_id, account.relation, delta, alternatives)
     by_curves = [replace(account, spent=curve).rdp_epsilon(delta) for curve in spent]
-    return (*(min(*pair, last) for pair in zip(found, by_curves, strict=True)), last)
+    bounds = [min(pair) for pair in zip(found, by_curves, strict=True)]
+    rising = list(accumulate([last, *reversed(bounds)], min))  # what was charged before never has a larger epsilon
+    return tuple(reversed(rising))
 
 
 def _series_of(account: Account, part: ChargedRun) -> tuple[str, ...]:

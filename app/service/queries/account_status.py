@@ -1,4 +1,4 @@
-"""Burn rates, metadata and waiting reservations of the accounts that a page shows."""
+"""Epsilons, burn rates, metadata and waiting reservations of the accounts that a page shows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -8,6 +8,8 @@ from sqlalchemy import Connection
 from app.ledger.scheduling.account_status import AccountStatus
 from app.persistence.repositories import account_metadata, waiting
 from app.persistence.repositories.usage_history import Reading
+from app.service.accounts.damaged_rows import read_tolerating_damage
+from app.service.accounts.epsilons import read_epsilons
 from app.service.alerts.forecasts import base_readings, extrapolate
 from app.service.auth.request_context import RequestContext
 
@@ -21,6 +23,15 @@ def with_burn_rate(
     bases = base_readings(tx, context.organisation_id, created, context.now)
     rated = {key: _with_rate(each, bases.get(key), context.now) for key, each in every.items()}
     return [_with_path_forecast(rated[each.id], rated) for each in statuses]
+
+
+def with_epsilons(tx: Connection, context: RequestContext, statuses: Sequence[AccountStatus]) -> list[AccountStatus]:
+    """Add the epsilon of the accounts that are shown, except of damaged ones."""
+    wanted = [each.id for each in statuses if each.limit is not None]
+    found, _ = read_tolerating_damage(tx, context.organisation_id, wanted, lambda record: record)
+    values = read_epsilons(tx, context.organisation_id, [(record, None) for record in found.values()])
+    epsilons = dict(zip(found, values, strict=True))
+    return [each._replace(epsilon=epsilons.get(each.id)) for each in statuses]
 
 
 def with_metadata(tx: Connection, context: RequestContext, statuses: Sequence[AccountStatus]) -> list[AccountStatus]:

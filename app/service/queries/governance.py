@@ -50,9 +50,9 @@ class Spending:
     effects: tuple[AccountEffect, ...] = ()
 
     @property
-    def share(self) -> float | None:
-        """Share of the population's epsilon that would be allowed; None: unbounded."""
-        return None if self.epsilon is None else self.epsilon / self.population[1].epsilon
+    def is_beyond_population(self) -> bool:
+        """Whether more would be allowed than the population's limit."""
+        return self.epsilon is None or self.epsilon > self.population[1].epsilon
 
     @property
     def binding(self) -> AccountEffect | None:
@@ -62,11 +62,6 @@ class Spending:
         own, *above = self.effects
         fullest = max(above, key=lambda each: each.used_after, default=own)
         return fullest if fullest.used_after > own.used_after else None
-
-    @property
-    def share_before(self) -> float | None:
-        """Share that the present limit allows; None: no such limit."""
-        return None if self.before is None else self.before.epsilon / self.population[1].epsilon
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.queries.account_status import (
     ancestors,
     with_burn_rate,
+    with_epsilons,
     with_metadata,
     with_waiting_reservations,
 )
@@ -82,7 +83,8 @@ def read_overview(context: RequestContext, statuses: AccountStatusCache, *, want
         scope = context.principal.scope
         above = [] if scope is None else statuses.read_above(tx, context, scope)
         rated = with_burn_rate(tx, context, _chosen(found), above)
-        chosen = with_waiting_reservations(tx, context, with_metadata(tx, context, rated))
+        described = with_epsilons(tx, context, with_metadata(tx, context, rated))
+        chosen = with_waiting_reservations(tx, context, described)
         unfinished, numbers = overview_queries.unfinished_runs(tx, context.organisation_id, scope, RUNS)
         quarantined = overview_queries.quarantined_runs(tx, context.organisation_id, scope, RUNS)
         refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, within=scope)
@@ -108,11 +110,11 @@ def find_accounts(
     """Search undamaged accounts by a part of their path; return the first ones, and the number of others."""
     with context.read() as tx:
         everything = _shown(tx, context, statuses)
-    found = sorted(
-        (each for each in everything if each.limit is not None and wanted.casefold() in each.path.casefold()),
-        key=lambda each: each.path,
-    )
-    return found[:most], max(0, len(found) - most)
+        found = sorted(
+            (each for each in everything if each.limit is not None and wanted.casefold() in each.path.casefold()),
+            key=lambda each: each.path,
+        )
+        return with_epsilons(tx, context, found[:most]), max(0, len(found) - most)
 
 
 def list_shown_paths(context: RequestContext, statuses: AccountStatusCache, most: int) -> list[str]:

@@ -76,6 +76,11 @@ class RunRecord:
         return title_of(self.own.account.name, self.about.number, self.about.metadata.display_name)
 
     @property
+    def deciding(self) -> Account:
+        """The account whose share is `used`: the one that leaves the fewest steps, or the fullest."""
+        return self.binding or max((record.account for record in self.path), key=lambda each: each.used())
+
+    @property
     def quarantined(self) -> bool:
         """Whether it or an account above is quarantined, so that it takes no steps."""
         return any(record.quarantine is not None for record in self.path)

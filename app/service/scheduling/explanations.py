@@ -106,7 +106,7 @@ def queue_payload(detail: WaitingDetail) -> dict[str, Any]:
         "position": detail.position,
         "waits_for": [
             {"account": each.account_id, "reason": str(each.reason)}
-            | json_finite(order=each.order, requested=each.requested, available=each.available)
+            | json_finite(requested=each.requested, available=each.available)
             for each in detail.shortages
         ],
     }

@@ -26,16 +26,14 @@ class Shortage:
         account_path: its path.
         reason: "closed": it is not open. "limit": its limit leaves too little. "reserved": active reservations have
             reserved it. "locked": it is unlocked later. "promised": it is kept for other budgets.
-        order: the Rényi order at which the reservation comes closest to fitting.
-        requested: by the reservation, in nats at this order.
-        available: in nats at this order.
+        requested: share of the account's capacity that the reservation takes.
+        available: share of it that can be taken now.
         opens_at: of a closed account; None: unknown.
     """
 
     account: str
     account_path: str
     reason: str
-    order: float
     requested: float
     available: float
     opens_at: datetime | None = None
@@ -45,8 +43,8 @@ class Shortage:
         if self.reason == "closed":
             opens = "" if self.opens_at is None else f", opens at {self.opens_at:%Y-%m-%d %H:%M:%S %Z}"
             return f"{self.account_path} (closed{opens})"
-        order = "" if math.isinf(self.order) else f" at order {self.order:g}"
-        return f"{self.account_path} ({self.reason}: {self.available:.4g} of {self.requested:.4g} nats{order})"
+        needed = "more than all" if math.isinf(self.requested) else f"{100 * self.requested:.4g} %"
+        return f"{self.account_path} ({self.reason}: needs {needed} of the limit, {100 * self.available:.4g} % is left)"
 
 
 @dataclass(frozen=True, slots=True)
