@@ -131,10 +131,10 @@ def about_size(epsilon: float) -> list[str]:
 
 
 def about_loss(used: float) -> list[str]:
-    """Warn about an account that has lost more than its limit allows."""
+    """Warn about an account of whose capacity, or of one above it, more than all is used."""
     if used <= 1:
         return []
-    return ["It has lost more than its limit allows: by what was reported, or since the limit was lowered."]
+    return ["More is spent than a limit allows: by what was reported, or since the limit was lowered."]
 
 
 def about_limit(limit: Limit) -> list[str]:
