@@ -1,7 +1,6 @@
 """Formats of numbers, times and paths on pages."""
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -16,6 +15,7 @@ from app.api.schemas.refusals import refusal_facts, refusal_text
 from app.api.schemas.steps import ended_plan_text, ended_plans_of, warnings_of
 from app.charts.model import PERCENT, count, format_value
 from app.dashboard.tables import labelled
+from app.ledger import wording
 from app.ledger.accounts.account_records import Block
 from app.ledger.accounts.metadata import Metadata
 from app.ledger.runs.decisions import Decision, DecisionOutcome
@@ -24,7 +24,6 @@ from app.ledger.scheduling.account_status import HALF, AccountStatus, Severity
 from app.ledger.settings.allocation import SchedulingRule
 from app.ledger.wording import format_exact, without_zeros
 
-_MILLE: Final = 1000
 _EXPONENT: Final = re.compile(r"(\b[\d.]+e-\d+)")
 
 RULES: Final = {
@@ -65,15 +64,8 @@ def epsilon(loss: float | None) -> str:
 
 
 def percent(share: float) -> str:
-    """Format a share in percent, rounded to a tenth; 0 and 100 % are exact, and up to 999 % is told."""
-    if share > 10:  # noqa: PLR2004 - as said
-        return f"over 999{PERCENT}"
-    tenths = math.floor(round(share * _MILLE, 6) + 0.5)
-    if share > 0 and not tenths:
-        return f"under 0.1{PERCENT}"
-    if tenths == _MILLE and share != 1:
-        tenths += 1 if share > 1 else -1
-    return f"{tenths / 10:.1f}{PERCENT}"
+    """Format a share in percent, as messages do, with a space that does not break."""
+    return wording.percent(share, PERCENT)
 
 
 def limit(number: float) -> Markup:

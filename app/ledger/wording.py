@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from enum import StrEnum
+from math import floor
 from typing import Final, Self
 
 _PADDED: Final = re.compile(r"(?<=\d)(e-)0+(?=\d)")
@@ -36,6 +37,18 @@ def format_exact(number: float) -> str:
     """Format a configured number as short as possible without rounding it; small ones as 1e-5, as people write them."""
     short = f"{number:g}"
     return without_zeros(short if float(short) == number else repr(number))
+
+
+def percent(share: float, sign: str = " %") -> str:
+    """Write a share in percent, rounded to a tenth; 0 and 100 % are exact, and up to 999 % is told."""
+    if share > 10:  # noqa: PLR2004 - as said
+        return f"over 999{sign}"
+    tenths = floor(round(share * 1000, 6) + 0.5)
+    if share > 0 and not tenths:
+        return f"under 0.1{sign}"
+    if tenths == 1000 and share != 1:  # noqa: PLR2004 - all of it
+        tenths += 1 if share > 1 else -1
+    return f"{tenths / 10:.1f}{sign}"
 
 
 def without_zeros(text: str) -> str:

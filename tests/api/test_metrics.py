@@ -167,7 +167,9 @@ def test_account_whose_balance_cannot_be_read_hides_no_other(watched: SeededLedg
     ):
         with tampering(watched.ledger.database) as tx:
             tx.exec_driver_sql(damage)
-        named = [dict(labels)["account"] for name, labels in _read(watched.ledger) if name.endswith("_account_used_ratio")]
+        named = [
+            dict(labels)["account"] for name, labels in _read(watched.ledger) if name.endswith("_account_used_ratio")
+        ]
         assert named == ["mimic"]
 
 

@@ -155,6 +155,7 @@ def _parameter(value: object) -> str:
     return format_exact(float(value)) if isinstance(value, int | float) else str(value)
 
 
+_MOST_TOLD: Final = 999
 _SHARES: Final = ("used", "used_including_reserved", "used_requested")
 
 
@@ -168,8 +169,14 @@ def share_texts(*shares: float) -> list[str]:
     percents = [100 * each for each in shares]
     for decimals in range(2, 12):
         if _comparisons(*(round(each, decimals) for each in percents), 100) == _comparisons(*percents, 100):
-            return [f"{each:.{decimals}f}".rstrip("0").rstrip(".") + " %" for each in percents]
-    return [f"{each!r} %" for each in percents]
+            return [_percent_text(f"{each:.{decimals}f}", each) for each in percents]
+    return [_percent_text(repr(each), each) for each in percents]
+
+
+def _percent_text(text: str, percent: float) -> str:
+    if percent > _MOST_TOLD:
+        return "over 999 %"
+    return (text.rstrip("0").rstrip(".") if "." in text else text) + " %"
 
 
 def _comparisons(*numbers: float) -> list[bool]:

@@ -4,13 +4,12 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from math import ceil
 from typing import Any, Final, NamedTuple
 
-from app.ledger.accounts.account import MOST_USED
 from app.ledger.accounts.alerts import Alert, AlertType
 from app.ledger.accounts.metadata import title_of
 from app.ledger.governance.proposals import ProposalKind
+from app.ledger.wording import percent
 
 MOST_SUBJECT_CHARACTERS: Final = 150
 """The longest header of a Slack message."""
@@ -98,7 +97,7 @@ def _facts(payload: Mapping[str, Any]) -> list[tuple[str, str]]:
     if payload.get("account_path"):
         found.append((str(payload["account_kind"]).capitalize(), payload["account_path"]))
     if "limit" in payload:
-        found.append(("Used", f"{_percent(payload['used'])} of {_limit(payload['limit'])}"))
+        found.append(("Used", f"{percent(payload['used'])} of {_limit(payload['limit'])}"))
     if payload.get("proposed_by_name"):
         found += [("Proposed by", payload["proposed_by_name"]), ("Reason", payload["reason"])]
     if payload.get("decided_by_name"):
@@ -106,11 +105,6 @@ def _facts(payload: Mapping[str, Any]) -> list[tuple[str, str]]:
     if payload.get("decision_reason"):
         found.append(("Reason of the decision", payload["decision_reason"]))
     return found
-
-
-def _percent(share: float) -> str:
-    """Format a used share, rounded up to a tenth of a percent."""
-    return "more than all" if share >= MOST_USED else f"{ceil(round(share * 1000, 6)) / 10:g} %"
 
 
 def _moment(text: str) -> str:
@@ -121,7 +115,7 @@ def _threshold(payload: Mapping[str, Any]) -> Wording:
     share = f"{payload['threshold'] * 100:g} %"
     return Wording(
         f"{payload['account_path']} has used {share} of its limit",
-        f"The {payload['account_kind']} {payload['account_path']} has used {_percent(payload['used'])} of its limit, "
+        f"The {payload['account_kind']} {payload['account_path']} has used {percent(payload['used'])} of its limit, "
         f"{_limit(payload['limit'])}.",
         "Who plans this budget should decide what the rest is for, or propose a higher limit in time.",
     )
@@ -141,7 +135,7 @@ def _forecast(payload: Mapping[str, Any]) -> Wording:
     return Wording(
         f"{payload['account_path']} will be used up on {day}",
         f"At the pace of the last days, the {payload['account_kind']} {payload['account_path']} reaches its limit on "
-        f"{day}. {_percent(payload['used'])} of it is used.",
+        f"{day}. {percent(payload['used'])} of it is used.",
         "Who plans this budget should slow the training down, or propose a higher limit.",
     )
 
@@ -221,7 +215,7 @@ def _pending(payload: Mapping[str, Any]) -> Wording:
 def _opened(payload: Mapping[str, Any]) -> Wording:
     text = f"{payload['proposed_by_name']} proposes {_subject(payload)}."
     if "limit_before" in payload:
-        text += f" The limit is {_limit(payload['limit_before'])} now, of which {_percent(payload['used'])} is used."
+        text += f" The limit is {_limit(payload['limit_before'])} now, of which {percent(payload['used'])} is used."
     return Wording(f"Approval needed: {_subject(payload)}", text, "Another person who may approve should decide.")
 
 
