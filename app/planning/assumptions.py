@@ -45,7 +45,7 @@ class ByPlan(Generic[Number]):
 
     Args:
         with_plan: never the worse one. That of an account without a plan where a plan cannot hold the events.
-        without_plan: by the Rényi orders that the first charge chooses.
+        without_plan: by Rényi orders that are tuned to these events.
     """
 
     with_plan: Number

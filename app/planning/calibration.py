@@ -30,7 +30,7 @@ from app.ledger.filter.filters import Limit
 from app.ledger.step_events import StepEvent, counts_of
 from app.planning.assumptions import ByPlan, PlanAssumptions, if_planned, total_of
 from app.planning.plan_search import DeclaredTarget, max_planned_sampling, max_planned_steps, min_planned_noise
-from app.planning.renyi_limits import RenyiRule, first_curve
+from app.planning.renyi_limits import RenyiRule
 from app.planning.tightest import tightest_epsilon
 
 
@@ -59,8 +59,8 @@ class CalibrationGoal:
         return total_of(self.other_events, self.curves)
 
     def rule(self) -> RenyiRule:
-        """Return the rule of an account without a plan, whose first charge is the first of the other events."""
-        return RenyiRule(self.epsilon, self.delta, first=first_curve(self.other_events, self.curves))
+        """Return the rule of an account without a plan."""
+        return RenyiRule(self.epsilon, self.delta)
 
     def target(self, count: int) -> Target:
         """Build the calibration target of an event repeated `count` times, for an account without a plan."""

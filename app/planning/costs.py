@@ -17,7 +17,7 @@ from app.accounting.zcdp import ZcdpBound, total_zcdp_bound
 from app.ledger.step_events import StepEvent, counts_of
 from app.planning.assumptions import ByPlan, PlanAssumptions, about_size, if_planned, total_of
 from app.planning.declared_plans import DeclaredPlan
-from app.planning.renyi_limits import first_curve, required_delta, required_epsilon
+from app.planning.renyi_limits import required_delta, required_epsilon
 from app.planning.tightest import tightest_delta, tightest_epsilon
 
 RDP = "The best Rényi order (Canonne, Kamath, Steinke 2020): Opacus' and dp_accounting's RDP accountants."
@@ -107,7 +107,7 @@ def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssump
     total = total_of(steps, curves)
     found = tightest_epsilon(counts_of(steps), total, delta, setting)
     near = found.rdp.epsilon
-    without = required_epsilon(total, first_curve(steps, curves), delta, near)
+    without = required_epsilon(total, delta, near)
     limit, unplanned = _limit_needed(steps, setting, curves, without, lambda plan: plan.required_epsilon(delta, near))
     classic = epsilon_of_curve(orders(GRID_VERSION), total, delta, "classic")
     comparisons = (
@@ -130,7 +130,7 @@ def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: PlanAssump
     unplanned: list[str] = []
     if epsilon:  # no limit has an epsilon of 0
         near = found.rdp.delta
-        without = required_delta(total, first_curve(steps, curves), epsilon, near)
+        without = required_delta(total, epsilon, near)
         limit, unplanned = _limit_needed(
             steps, setting, curves, without, lambda plan: plan.required_delta(epsilon, near)
         )

@@ -1,6 +1,5 @@
-"""What an account that declares no plan admits, by the Rényi orders that its first charge chooses (ADR 0005)."""
+"""What an account without a plan admits, by Rényi orders that are tuned to these events of its runs (ADR 0053)."""
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -9,10 +8,8 @@ from numpy.typing import NDArray
 
 from app.accounting.conversion import Rule
 from app.accounting.curves import RdpCurve
-from app.accounting.events import DpEvent
 from app.accounting.pricing_effort import use_effort
 from app.ledger.filter.filters import FilterBounds, Limit, filter_bounds, filter_weights
-from app.ledger.step_events import StepEvent
 from app.planning.declared_plans import DELTAS, EPSILONS, smallest_limit
 
 USUAL_SURCHARGE: Final = 1.01
@@ -30,13 +27,7 @@ CLOSED: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class RenyiRule(Rule):
-    """Rule that an account without a plan admits all events.
-
-    Args:
-        first: curve of the first event that loses something; None: the events are repetitions of one.
-    """
-
-    first: RdpCurve | None = None
+    """Rule that an account without a plan admits all events, which its runs have registered."""
 
     depends_on_plan: ClassVar[bool] = True
 
@@ -59,22 +50,14 @@ class RenyiRule(Rule):
 
     def _gate(self, total: RdpCurve) -> FilterBounds:
         limit = Limit(self.epsilon, self.delta)
-        # Repetitions of an event choose the same orders as the event.
-        weights = filter_weights(limit, total if self.first is None else self.first, self.grid_version)
-        return filter_bounds(limit, weights, self.grid_version)
+        return filter_bounds(limit, filter_weights(limit, total, self.grid_version), self.grid_version)
 
 
-def first_curve(steps: Iterable[StepEvent], curves: Mapping[DpEvent, RdpCurve]) -> RdpCurve | None:
-    """Find the curve of the first event that loses something; None if none does."""
-    return next((curves[step.event] for step in steps if not curves[step.event].is_zero), None)
-
-
-def required_epsilon(total: RdpCurve, first: RdpCurve | None, delta: float, fixed: float) -> float:
+def required_epsilon(total: RdpCurve, delta: float, fixed: float) -> float:
     """Find the smallest epsilon of a limit under which an account without a plan admits all events.
 
     Args:
         total: curve of all events.
-        first: of the first that loses something.
         delta: of the limit, in [1e-30, 0.5).
         fixed: the events' epsilon if fixed in advance, where the search starts.
 
@@ -83,16 +66,12 @@ def required_epsilon(total: RdpCurve, first: RdpCurve | None, delta: float, fixe
     """
     if total.is_zero:
         return 0.0
-    return smallest_limit(
-        lambda epsilon: RenyiRule(epsilon, delta, first=first).fits(total), fixed * USUAL_SURCHARGE, EPSILONS
-    )
+    return smallest_limit(lambda epsilon: RenyiRule(epsilon, delta).fits(total), fixed * USUAL_SURCHARGE, EPSILONS)
 
 
-def required_delta(total: RdpCurve, first: RdpCurve | None, epsilon: float, fixed: float) -> float:
+def required_delta(total: RdpCurve, epsilon: float, fixed: float) -> float:
     """Find the smallest delta of a limit, as `required_epsilon`; 1 if no limit suffices."""
     if total.is_zero:
         return 0.0
-    found = smallest_limit(
-        lambda delta: RenyiRule(epsilon, delta, first=first).fits(total), fixed / USUAL_SHARE, DELTAS
-    )
+    found = smallest_limit(lambda delta: RenyiRule(epsilon, delta).fits(total), fixed / USUAL_SHARE, DELTAS)
     return min(found, 1.0)

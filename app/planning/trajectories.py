@@ -23,7 +23,7 @@ from app.ledger.filter.filters import Limit
 from app.ledger.step_events import StepEvent, counts_of, first_steps
 from app.planning.assumptions import PlanAssumptions, if_planned
 from app.planning.declared_plans import EPSILONS, DeclaredPlan
-from app.planning.renyi_limits import first_curve, required_epsilon
+from app.planning.renyi_limits import required_epsilon
 from app.planning.tightest import TightestEpsilon, tightest_epsilon
 
 POINT: Final = 120
@@ -217,7 +217,7 @@ class _Limits:
 
     def _by_orders(self, place: int) -> float:
         knot = self.knots[place]
-        return required_epsilon(knot.total, first_curve(self.items, self.curves), self.delta, knot.epsilon)
+        return required_epsilon(knot.total, self.delta, knot.epsilon)
 
     def _planned(self) -> dict[int, float]:
         """Find limits for an account that declares the steps, at the last knot and as many others as work allows.

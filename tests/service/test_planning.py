@@ -17,6 +17,7 @@ from app.ledger.accounts.account import Account, AccountKind, with_usage, zero_c
 from app.ledger.admission.admission import Admission, admit
 from app.ledger.filter.filters import Limit
 from app.ledger.governance.filter_weights import DECLARED_SHARE, planned_weights
+from app.ledger.governance.registered_steps import tuned_weights
 from app.ledger.step_events import StepEvent
 from app.planning.assumptions import Batches, ByPlan, PlanAssumptions
 from app.planning.calibration import CalibrationGoal, largest_sampling, most_steps, smallest_noise
@@ -44,6 +45,8 @@ def admits(plan: Plan, asked: CalibrationGoal, *, declared: bool) -> bool:
     terms: Any = {"relation": relation, "limit": limit, "planned": plan if declared else (), "weights": weights}
     terms |= {"spent": zero_curve(), "held": zero_curve()}
     account = Account(id="bud_plan", kind=AccountKind.BUDGET, **place, **terms)
+    if not declared:  # its runs have registered these events
+        account = replace(account, weights=tuned_weights(account, [[account.price(step) for step in plan]]))
     if account.plan is not None:
         account = replace(account, spent=zero_curve().using({account.id: (0,) * len(account.plan.capacity)}))
     for step in plan:
