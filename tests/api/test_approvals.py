@@ -204,8 +204,8 @@ def test_ended_run_counts_with_its_spent_epsilon(lab: SeededLedger) -> None:
 
 
 def test_run_that_reported_an_unbounded_loss_leaves_room_for_none(lab: SeededLedger) -> None:
-    run, loudest = _small(lab)["id"], {"type": "gaussian", "noise_multiplier": 1e-3}
-    assert lab.steps(run=run, event=loudest, count=10**9, mode="report").json()["epsilon"] == "Infinity"
+    run, failing = _small(lab)["id"], {"type": "epsilon_delta", "epsilon": 0.1, "delta": 0.01}
+    assert lab.steps(run=run, event=failing, mode="report").json()["epsilon"] == "Infinity"
     answer = _proposal(lab, _small(lab, 0.001)["id"])
     assert answer["proposed"]["unapproved"]["others"] is None
     assert "other runs under mimic/lab without approval have an unbounded epsilon" in answer["reason"]

@@ -76,9 +76,9 @@ def test_history_of_a_run_has_every_decision(seeded: SeededLedger, monkeypatch: 
     for path, query in ((f"runs/{seeded.run}", "max_points=500"), (f"accounts/{seeded.population}", "max_points=500")):
         rows = _rows(seeded.ledger, f"/v1/{path}/history.csv")
         points = seeded.ledger.get(f"/v1/{path}/history?{query}").json()["points"]
-        same = ("created_at", "epsilon", *(("position", "hash") if path.startswith("runs") else ()))
+        same = ("created_at", "epsilon", "used", *(("position", "hash") if path.startswith("runs") else ()))
         assert [_cells(row, same) for row in rows] == [_cells(point, same) for point in points]
-    assert "share of mimic/icu-team" in list(rows[0])[-1]
+    assert "used by mimic/icu-team" in list(rows[0])[-1]
 
 
 def test_value_that_is_no_text_is_written_as_json_or_left_out() -> None:

@@ -228,7 +228,7 @@ def test_statement_says_what_the_whole_sweep_has_cost(seeded: SeededLedger) -> N
         [sweep] = said["experiments"]
         found = read(ledger, made["id"])
         assert (sweep["id"], sweep["charging_mode"], sweep["runs"]) == (made["id"], made["charging_mode"], runs)
-        assert (sweep["epsilon"], sweep["limit"], sweep["used"]) == (found["epsilon"], found["limit"], found["used"])
+        assert (sweep["epsilon"], sweep["delta"]) == (found["epsilon"], found["delta"])
         assert made["path"] in ledger.get(f"/v1/runs/{run}/statement.html").text
     assert sweep["epsilon"] > 0
     assert ledger.get(f"/v1/runs/{seeded.run}/statement").json()["payload"]["experiments"] == []

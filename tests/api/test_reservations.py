@@ -115,7 +115,10 @@ def test_reservation_that_does_not_fit_is_refused_at_once_with_every_number(
     before = trainer.rows()
     refused = ask(10**6, "k-1")
     answer = is_refused(refused, 403, "budget_exceeded")
-    assert set(answer) >= REFUSED - {"run", "first_step", "dry_run", "url", "attempt", "plan", "limit_change"}
+    of_steps = {"run", "first_step", "dry_run", "url", "attempt", "plan", "limit_change", "epsilon", "delta"}
+    assert set(answer) >= REFUSED - of_steps
+    binding = trainer.ledger.get(f"/v1/accounts/{answer['binding_account']}/limit").json()
+    assert answer["limit"] == binding["limit"]
     assert (answer["decision"], answer["count"]) == ("refused", 10**6)
     assert answer["used"] == answer["used_including_reserved"] < 1 < answer["used_requested"]
     assert with_run or (more_noise(answer) or 0) > 60

@@ -1,6 +1,8 @@
 """Commands for groups and queues, and somebody who prepares them as often as they ask for it."""
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -62,7 +64,7 @@ class CommandRunner:
 
     def once(self, *asked: StepRequest | StepCommand) -> list[Any]:
         """One group, decided as it comes, but for epsilons, which are computed while it waits."""
-        with patch.object(readings, "_epsilon", computed_at_once):
+        with epsilons_at_once():
             return self._once(*asked)
 
     def _once(self, *asked: StepRequest | StepCommand) -> list[Any]:
@@ -105,6 +107,13 @@ class CommandRunner:
 
 
 _EPSILON = readings._epsilon
+
+
+@contextmanager
+def epsilons_at_once() -> Iterator[None]:
+    """Compute the epsilons of steps where they are missing."""
+    with patch.object(readings, "_epsilon", computed_at_once):
+        yield
 
 
 def computed_at_once(work: UnitOfWork, *others: Any) -> float:  # noqa: ANN401 - passed on

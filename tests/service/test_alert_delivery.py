@@ -82,7 +82,7 @@ def statuses(ledger: Ledger, **filters: str) -> list[str]:
 def test_crossed_threshold_reaches_the_endpoint_signed(trainer: Trainer, endpoint: Endpoint) -> None:
     ledger = trainer.ledger
     hook = subscribed(ledger, endpoint.url, account="mimic/icu-team")
-    assert trainer.steps(count=100).status_code == 200
+    assert trainer.steps(count=120).status_code == 200
     delivering(lambda: statuses(ledger) == ["delivered"], ledger.database)
     [message] = endpoint.messages
     facts = Verifier(hook["secret"]).verify(message.body, message.headers)

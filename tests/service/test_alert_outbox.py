@@ -23,7 +23,7 @@ from tests.api.trainer import LOUD as WIRED
 from tests.api.trainer import Trainer, gaussian
 from tests.conftest import Ledger
 from tests.service.endpoint import subscribed
-from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, request
+from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, epsilons_at_once, request
 from tests.soak import few
 
 _numbers = itertools.count()
@@ -98,7 +98,7 @@ def test_rolled_back_charge_is_not_alerted(ledger: Ledger, runner: CommandRunner
     sql_event.listen(ledger.database.engine, "before_cursor_execute", fail)
     runner.charged(request(run, (QUIET, 1)))
     assert not [statement for statement in seen if "alerts" in statement or "receivers" in statement]
-    with pytest.raises(OperationalError):
+    with pytest.raises(OperationalError), epsilons_at_once():
         commit_group(ledger.database, runner.memory, [command])
     sql_event.remove(ledger.database.engine, "before_cursor_execute", fail)
     assert answer(ledger) == []
