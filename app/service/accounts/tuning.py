@@ -15,10 +15,10 @@ from app.persistence.repositories import account_writes, dp_events, registered_r
 from app.persistence.repositories.account_values import weights_facts
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.auth.request_context import RequestContext
-from app.service.costing import cost_steps
+from app.service.costing import price_steps
 
-_CURVES: Final = CostCache()
-"""Curves of registered events, which pages read again and again."""
+_CURVES: Final = CostCache(512)
+"""Curves of registered events, which registrations and pages read again and again."""
 
 
 def tune(tx: Connection, context: RequestContext, path: Sequence[Account]) -> dict[str, Any]:
@@ -99,8 +99,8 @@ def _parts(
         for part in ("",) if parts is None else parts.get(run_id, ()):
             by_part.setdefault(part, []).extend(steps)
     by_part.setdefault("", []).extend(further)
-    events = {step.event: StepEvent(step.event, 1) for steps in by_part.values() for step in steps}
-    curves = {
-        each.step.event: each.curve for each in cost_steps(tx, owner, account, list(events.values()), context.costs)
-    }
-    return [[PricedStep(step, curves[step.event]) for step in steps] for steps in by_part.values()]
+    kinds = {step.event: step for each in by_part.values() for step in each}
+    known = _CURVES.find_events(tx, CostTable.of(owner, account), kinds)
+    priced = price_steps(account, list(kinds.values()), known, context.costs)
+    curves = {each.step.event: each.curve for each in priced}
+    return [[PricedStep(step, curves[step.event]) for step in each] for each in by_part.values()]
