@@ -12,12 +12,14 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from app.accounting.curves import GRID_VERSION
-from app.accounting.events import Laplace, NeighboringRelation, canonical, fingerprint
+from app.accounting.events import Laplace, NeighboringRelation, canonical, event_from_dict, fingerprint
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.ledger.accounts.account import zero_curve
 from app.ledger.audit import AuditEntry, audit_entry_hash, audit_genesis
+from app.ledger.filter.filters import Limit, filter_weights
 from app.ledger.runs.reservations import ReservedItem
 from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories.account_values import weights_facts, weights_text
 from app.persistence.repositories.audit import all_entries
 from app.persistence.repositories.dp_events import CostTable, StoredCost
 from app.persistence.tables import accounts, audit_entries, decision_events, decisions, runs
@@ -247,14 +249,25 @@ def test_limit_forged_with_its_audit_event_and_every_hash_is_not_found_by_rows_a
     owner, database = organisation(trainer.ledger), trainer.ledger.database
     with tampering(database) as tx:
         population, head = by_hand.account(tx, "mimic").id, audit_genesis(owner)
+        tuned = filter_weights(
+            Limit(9.0, 1e-5),
+            event_curve(event_from_dict(LOUD), NeighboringRelation.ADD_OR_REMOVE_ONE, GRID_VERSION),
+            GRID_VERSION,
+        )
         for kept in list(all_entries(tx, owner)):
+            after = json.loads(kept.after or "{}")
             if kept.subject == population:
-                after = json.loads(kept.after or "{}") | {"limit": {"delta": 1e-5, "epsilon": 9.0}}
+                after |= {"limit": {"delta": 1e-5, "epsilon": 9.0}}
+            if "tuned" in after:
+                after["tuned"]["weights"][population] = weights_facts(tuned)
+            if kept.subject == population or "tuned" in after:
                 kept = replace(kept, after=json.dumps(after, sort_keys=True, separators=(",", ":")))  # noqa: PLW2901
             head = audit_entry_hash(head, kept)
             this = (audit_entries.c.organisation_id == owner) & (audit_entries.c.position == kept.position)
             tx.execute(update(audit_entries).where(this).values(entry_hash=head, after=kept.after))
         tx.execute(update(accounts).where(accounts.c.id == population).values(epsilon_limit=9.0))
+        weights = weights_text(tuned)
+        tx.execute(update(accounts).where(accounts.c.id == population).values(filter_weights=weights))
     assert verify(database).sound
 
 
