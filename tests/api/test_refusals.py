@@ -104,7 +104,7 @@ def test_count_that_fits_is_exact_whichever_account_binds(
 
 def test_count_that_fits_is_exact_for_a_list(ledger: Ledger) -> None:
     run = _tree(ledger, "division")["run"]
-    cheap, dear = {"event": gaussian(80.0), "count": 50}, {"event": gaussian(4.0), "count": 50}
+    cheap, dear = {"event": gaussian(80.0), "count": 50}, {"event": gaussian(6.0), "count": 50}
     response = _ask(ledger, run, {"events": [cheap, dear]})
     fitting = response["max_steps_that_fit"]
     assert 50 < fitting < response["count"] == 100

@@ -121,6 +121,26 @@ def test_first_charge_that_a_filter_is_not_tuned_to_says_what_is_lost(ledger: Le
     assert sound(ledger)
 
 
+def test_first_charge_behind_a_refusal_is_warned_of_too(ledger: Ledger) -> None:
+    """A run that was refused may be decided by counting from then on."""
+    open_accounts(ledger)
+    steps(ledger, register(ledger, RELEASE, 1))
+    short, training = register(ledger, TRAINING, 1), register(ledger, TRAINING, 40_000)
+    steps(ledger, short)
+    refused = ledger.post(f"/v1/runs/{training}/steps", {"count": 40_000}, "trainer")
+    assert refused.status_code == 403
+    assert len(steps(ledger, training)["warnings"]) == 2
+    assert steps(ledger, training)["warnings"] == []
+
+
+def test_reserved_first_charge_is_warned_of(ledger: Ledger) -> None:
+    open_accounts(ledger)
+    steps(ledger, register(ledger, RELEASE, 1))
+    training = register(ledger, TRAINING, 40_000, reserve=[{"event": TRAINING, "count": 100}], lease_seconds=600)
+    assert len(steps(ledger, training)["warnings"]) == 2
+    assert sound(ledger)
+
+
 @pytest.mark.parametrize("expected", [None, 1_900])
 def test_few_or_unknown_steps_are_no_warning(ledger: Ledger, expected: int | None) -> None:
     ids = open_accounts(ledger)

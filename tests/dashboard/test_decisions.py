@@ -3,9 +3,12 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-from tests.conftest import Ledger
-from tests.dashboard.page_visitor import Page, scoped_visitor, text_of, visitor
+from tests.conftest import SAMPLED, Ledger
+from tests.dashboard.page_visitor import Page, scoped_visitor, text_of, visitor, without_breaks
 from tests.dashboard.sample_hospital import Hospital, at_past
+
+
+LAPLACE = {"type": "laplace", "noise_multiplier": 10.0}
 
 
 def shown(page: Page) -> list[str]:
@@ -137,3 +140,28 @@ def test_refusal_by_replica_with_late_clock_is_shown_within_a_minute(ledger: Led
         found = viewer.open("/decisions", X_Part="page", If_None_Match=tag).reply
     assert found.status_code == 200
     assert f"/decisions/{other}/0" in found.text
+
+
+def test_lost_steps_are_shown_where_they_were_decided_and_by_their_account(ledger: Ledger) -> None:
+    ledger.population(limit={"epsilon": 3.0, "delta": 1e-5})
+    team = str(ledger.budget(limit={"epsilon": 3.0, "delta": 1e-5})["id"])
+    release = ledger.run(event=LAPLACE, expected_steps=1)
+    assert ledger.post(f"/v1/runs/{release}/steps", {"count": 1}, "trainer").is_success
+    gaussian = {"type": "gaussian", "noise_multiplier": 0.7}
+    event = {"type": "poisson_sampled", "sampling_probability": 0.001, "event": gaussian}
+    training = ledger.run(event=event, expected_steps=40_000)
+    _, lost = ledger.post(f"/v1/runs/{training}/steps", {"count": 1}, "trainer").json()["warnings"]
+    assert lost.startswith("The filter of mimic/icu-team is not tuned")
+    for path in (f"/decisions/{training}/0", f"/accounts/{team}"):
+        assert lost in without_breaks(visitor(ledger).open(path).text)
+
+
+def test_cause_of_an_ended_plan_is_shown_where_it_was_decided(ledger: Ledger) -> None:
+    ledger.population(limit={"epsilon": 3.0, "delta": 1e-5}, planned=[{"event": SAMPLED}])
+    ledger.budget(limit={"epsilon": 3.0, "delta": 1e-5})
+    run = ledger.run()
+    for event in (SAMPLED, LAPLACE):
+        assert ledger.post(f"/v1/runs/{run}/steps", {"event": event}, "trainer").is_success
+    words = visitor(ledger).open(f"/decisions/{run}/1").words
+    assert "These steps ended the plan of mimic" in words
+    assert "its type is laplace, planned poisson_sampled" in words

@@ -161,7 +161,7 @@ class CountedSteps:
             return None
         command.context.require_scope(known.stored.path)
         asked, run, now = self._asked(key[0], known, command), known.run, command.context.now
-        if asked is None:
+        if asked is None or not run.next_step:  # the rule finds the warnings of a first charge
             return None
         step, own, reservation = asked.priced.step, known.path[key], known.stored.reservation
         outcome, place = self._admit(known, command, asked.priced)
