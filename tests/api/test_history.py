@@ -277,7 +277,7 @@ def test_svg_shows_the_history_and_is_drawn_once(
     assert "default-src 'none'" in reply.headers["content-security-policy"]
     taken = [point for point in ledger.get(path).json()["points"] if point.get("decision") != "refused"]
     points = [point["epsilon"] for point in taken]
-    [spent] = [series for series in drawn[0].series if series.name == "Spent"]
+    [spent] = [series for series in drawn[0].series if series.name == "Epsilon"]
     assert [y for _, y in spent.points][-len(points) :] == points
     assert ledger.get(f"{path}.svg", If_None_Match=reply.headers["etag"]).status_code == 304
     assert len(drawn) == 1

@@ -2,8 +2,8 @@
 
 from benchmarks.step_trace import trace_step
 
-MOST = {"calls": 164, "functions": 111, "files": 33, "switches between files": 101, "climbs back": 0}
-"""ADR 0032 has what it was; lower these when the way gets shorter."""
+MOST = {"calls": 180, "functions": 126, "files": 36, "switches between files": 109, "climbs back": 0}
+"""ADR 0032 has what it was, and ADR 0054 why a step looks up its epsilon; lower these when the way gets shorter."""
 
 
 def test_step_goes_through_no_more_code_than_recorded() -> None:

@@ -308,7 +308,6 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
     },
     "planned": {
         "more steps": (plan_weights("steps", lambda steps: steps + 1), "its limit does not allow"),
-        "fewer steps": (plan_weights("steps", lambda steps: steps - 1), "its limit does not allow"),
         "more delta for the plan": (plan_weights("delta", lambda _: 9.9e-6), "sum to more than its delta"),
         "another share": (plan_weights("share", lambda _: 0.95), NOT_PLANNED),
         "steps taken back": (step_taken_back(TEAM), "its spent curve is not the sum of its charges"),

@@ -55,7 +55,7 @@ def _alternatives(account: CountedPart, children: Mapping[str, Sequence[CountedP
     if account.parts_that_count is None:
         return _sums(known)
     if account.parts_that_count == 1:
-        return largest_counts([counts for each in known for counts in each])
+        return largest_counts([{}, *(counts for each in known for counts in each)])
     return largest_counts([most_of_each(known, account.parts_that_count)])
 
 
