@@ -18,6 +18,7 @@ from app.dashboard.tables import labelled
 from app.ledger import wording
 from app.ledger.accounts.account_records import Block
 from app.ledger.accounts.metadata import Metadata
+from app.ledger.filter.limits import Limit
 from app.ledger.runs.decisions import Decision, DecisionOutcome
 from app.ledger.runs.run import EndReason, RunDeclaration
 from app.ledger.scheduling.account_status import HALF, AccountStatus, Severity
@@ -73,6 +74,11 @@ def limit(number: float) -> Markup:
     text = format_exact(number)
     whole, point, rest = text.partition(".")
     return unbroken(count(int(whole)) + point + rest if whole.isdigit() else text)
+
+
+def limit_words(whole: Limit) -> Markup:
+    """Write a limit in its unit."""
+    return unbroken(str(whole))
 
 
 def unbroken(text: str) -> Markup:
@@ -225,6 +231,7 @@ _FORMATS: Final = (
     percent,
     count,
     limit,
+    limit_words,
     unbroken,
     facts,
     observed,

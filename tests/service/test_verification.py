@@ -254,7 +254,7 @@ def test_limit_forged_with_its_audit_event_and_every_hash_is_not_found_by_rows_a
             head = audit_entry_hash(head, kept)
             this = (audit_entries.c.organisation_id == owner) & (audit_entries.c.position == kept.position)
             tx.execute(update(audit_entries).where(this).values(entry_hash=head, after=kept.after))
-        tx.execute(update(accounts).where(accounts.c.id == population).values(epsilon_limit=9.0))
+        tx.execute(update(accounts).where(accounts.c.id == population).values(limit_value=9.0))
     assert verify(database).sound
 
 
@@ -320,5 +320,5 @@ def test_report_over_the_limit_hides_nothing_that_was_admitted(trainer: Trainer)
     trainer.reserved((LOUD, 5))
     trainer.steps(mode="report", event=HUGE)
     assert is_sound(trainer.ledger)
-    write_account(trainer.ledger.database, TEAM, epsilon_limit=0.01)
+    write_account(trainer.ledger.database, TEAM, limit_value=0.01)
     assert names(trainer.ledger.database, "more is spent and held")

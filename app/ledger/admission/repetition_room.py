@@ -3,7 +3,8 @@
 from math import isinf
 from typing import NamedTuple
 
-from app.accounting.curves import EXHAUSTED, RdpCurve, added, quotient
+from app.accounting.curves import EXHAUSTED, RdpCurve, added
+from app.accounting.exact_losses import quotient
 from app.ledger.accounts.account import MOST_USED, Account
 from app.ledger.accounts.account_records import ThresholdWatermark
 from app.ledger.filter.filter_orders import FilterOrders

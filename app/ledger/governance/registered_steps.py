@@ -14,7 +14,8 @@ from app.accounting.conversion import threshold_units
 from app.accounting.curves import EXHAUSTED, Floats, RdpCurve, orders
 from app.accounting.events import DpEvent, RepeatAndSelect
 from app.ledger.accounts.account import Account
-from app.ledger.filter.filters import PLANNED_SHARE, FilterWeights, Limit, filter_weights
+from app.ledger.filter.filters import PLANNED_SHARE, FilterWeights, filter_weights
+from app.ledger.filter.limits import Limit
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent, is_endless
 
 MOST_RUNS: Final = 256

@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from app.accounting.curves import EXHAUSTED, RdpCurve, quotient
+from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent
+from app.accounting.exact_losses import quotient
 from app.ledger.accounts.account import Account
 from app.ledger.filter.filters import FilterBounds, filter_bounds
 from app.ledger.governance.registered_steps import weights_after

@@ -3,9 +3,11 @@
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, LargeBinary, String, Text, UniqueConstraint
 
 from app.accounting.events import NeighboringRelation
+from app.ledger.filter.limits import Unit
 from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, REQUEST_ID_LENGTH
 from app.ledger.runs.reservations import ReservationStatus
 from app.ledger.runs.run import EndReason, RunStatus
+from app.persistence.tables.accounts import LIMIT_IN_RANGE
 from app.persistence.tables.base import (
     Sha256Hex,
     StartsFrom,
@@ -148,8 +150,9 @@ decisions = owned_table(
     Column("event_count", BigInteger, nullable=False),
     id_column("reservation_id", nullable=True),
     Column("epsilon", Float(53), nullable=False),
-    Column("delta", Float(53), nullable=False),
-    Column("epsilon_limit", Float(53), nullable=False),
+    *enum_column("limit_unit", 8, Unit),
+    Column("limit_value", Float(53), nullable=False),
+    Column("limit_delta", Float(53), nullable=False),
     Column("used", Float(53), nullable=False),
     *number_column("steps_remaining", BigInteger, nullable=True),
     *reference("binding_account_id", "accounts"),
@@ -181,7 +184,8 @@ decisions = owned_table(
     ),
     ended_plans_unless_refused="outcome <> 'refused' OR ended_plans IS NULL",
     warnings_unless_refused="outcome <> 'refused' OR warnings IS NULL",
-    reading_in_range="epsilon >= 0 AND delta > 0 AND epsilon_limit > 0 AND used >= 0",
+    reading_in_range="epsilon >= 0 AND used >= 0",
+    limit_in_range=LIMIT_IN_RANGE,
 )
 
 decision_ranges = owned_table(
