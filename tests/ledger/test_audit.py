@@ -93,7 +93,7 @@ def test_hash_formula_never_changes() -> None:
         '"reservation_id":null,"run_id":"run_1","step_count":2,"steps_remaining":12,"used":0.25,"warnings":null}'
     )
     assert entry_hash(genesis("org_1", "run_1"), ENTRY).hex() == (
-        "f27f834d3da0839927743aaa1ebd43264529cacf85ac9e925d6535c054fd30a6"
+        "3fb43827e06cbe45250b289d761feab6248cf1e60f688f4e49b7305356e7e6c9"
     )
 
 

@@ -185,7 +185,7 @@ def record(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission:
     """Charge executed steps regardless of limits; `overdrawn` if `admit` would refuse."""
     accounts, steps = _prepared(path, steps)
     new = total_cost(steps)
-    undecided = [each for each in accounts if each.weights is None]
+    undecided = [each for each in accounts if not each.has_filter]
     assert all(each.limit is None for each in undecided) or new.is_zero, "weights are fixed before a charge"
     remaining, binding = min_repetitions(accounts, (new,), steps[-1].curve)
     afterwards = tuple(account.charged(new) for account in accounts)

@@ -118,7 +118,7 @@ class Room(NamedTuple):
         if account.limit is not None and not from_held:
             assert account.exposure is None, "it is valid for one run only"
             gate = account.bounds()
-            if account.weights is None or account.own_delta() > gate.room:
+            if not account.has_filter or account.own_delta() > gate.room:
                 return None
             orders = FilterOrders.of(gate, spent + account.held, cost)
             if account.plan is not None and account.is_planned():

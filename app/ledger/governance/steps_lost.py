@@ -108,14 +108,14 @@ def find_steps_lost(account: Account, groups: Iterable[PricedGroup]) -> StepsLos
 
 
 def _fitting_share(gate: FilterBounds, spent: RdpCurve, steps: Sequence[PricedStep]) -> float:
-    """Compute the share of steps that fits, at most 1: at some order or purely, and by own deltas."""
-    losses, pure, delta = np.zeros(gate.places.shape), 0, 0
+    """Compute the share of steps that fits, at most 1: at some order or exactly, and by own deltas."""
+    losses, exact, delta = np.zeros(gate.places.shape), 0, 0
     for step in steps:
         values, count = step.curve.values[gate.places], step.step.count
         losses = losses + np.where(values < EXHAUSTED, values * float(count), inf)
-        pure, delta = pure + step.curve.pure * count, delta + step.curve.delta * count
+        exact, delta = exact + gate.exact_loss(step.curve) * count, delta + step.curve.delta * count
     left = np.maximum(gate.left(spent), 0)
     by_orders = float(np.max(left / np.maximum(losses, 1.0)))
-    fitting = max(by_orders, quotient(max(gate.pure - spent.pure, 0), pure) if pure else 1.0)
+    fitting = max(by_orders, quotient(max(gate.most - gate.exact_loss(spent), 0), exact) if exact else 1.0)
     own = quotient(max(gate.room - spent.delta, 0), delta) if delta else 1.0
     return min(fitting, own, 1.0)

@@ -189,7 +189,7 @@ class Ledgers:
 
 def has_only_orders(account: Account) -> bool:
     """Check whether an account admits by its frozen filter alone: by its orders and the pure loss, and own deltas."""
-    return account.limit is not None and account.weights is not None and account.plan is None
+    return account.limit is not None and account.has_filter and account.plan is None
 
 
 def never_fits(

@@ -254,7 +254,7 @@ class Line:
 
     def _demands_at(self, account: Account) -> _Demands | None:
         """Get what the reservations of an account ask for at its orders; None while its filter is not frozen."""
-        if account.limit is None or account.weights is None:
+        if account.limit is None or not account.has_filter:
             return None
         known, bounds = self._demands.get(account.id), account.bounds()
         if known is None or known.bounds is not bounds:
@@ -269,7 +269,7 @@ def _arrival(reservation: WaitingReservation) -> tuple[datetime, str]:
 def _share(account: Account, reservation: WaitingReservation) -> float:
     """Compute the part of an account's limit, or of its plan, that a reservation asks for, where it is least."""
     own = account.prepared_for(reservation.steps, held=True)
-    if own.weights is None:
+    if not own.has_filter:
         return 0.0
     share = float(_Demands(own.bounds(), [reservation]).shares([reservation])[0])
     if own.plan is None:

@@ -40,7 +40,7 @@ class Withholding:
 
         The account has its filter, and the path all accounts that the reservation reaches.
         """
-        if account.limit is None or not account.weights_frozen:
+        if account.limit is None or not account.has_filter:
             return account
         bounds = account.bounds()
         under = [each for each in path if each.parent_id == account.id]
@@ -52,7 +52,7 @@ class Withholding:
 
     def unlocked_view(self, account: Account) -> Account:
         """Copy an account with the locked part of its limit among its reservations."""
-        if account.limit is None or not account.weights_frozen:
+        if account.limit is None or not account.has_filter:
             return account
         return _with_withheld(account, self._locked(account, account.bounds()))
 

@@ -126,9 +126,10 @@ def _limited(tx: Connection, context: RequestContext, path: Sequence[AccountReco
     """Build the account with another limit, valid for every population above it."""
     account = path[-1].account
     require_unit_changeable(account, limit)
-    require_priced([with_limit(account, limit, None)], [step.event for step in account.planned])
-    if is_tunable(account):
-        after = tuned(tx, context, with_limit(account, limit, None))
+    after = with_limit(account, limit, None)
+    require_priced([after], [step.event for step in account.planned])
+    if is_tunable(after):
+        after = tuned(tx, context, after)
     else:
         # Without a plan this takes no time, and another try would read the accounts again.
         planned = bool(account.planned) and (account.weights is not None or account.is_untouched)

@@ -159,10 +159,8 @@ def _disagreements(audit: VerificationContext, key: Key, balance: Balance) -> It
     lacking = counting_plans(account, above).spent.used.keys() - account.spent.used.keys()
     if lacking:
         yield f"it does not count what it uses up of the plan of {min(lacking)}."
-    if account.limit is None and account.weights is not None:
-        yield "it has no limit of its own, and yet it has the weights of a filter."
-    if account.limit is not None and account.limit.is_exact and account.weights is not None:
-        yield f"its limit is in {account.limit.bounded}, and yet it has the weights of a filter."
+    if account.weights is not None and (account.limit is None or account.limit.is_exact):
+        yield "it has no limit of its own that a filter keeps, and yet it has the weights of a filter."
     known = [stage.limit for stage in audit.stages(key) if stage.limit is not None]
     limits = balance.limits - set(known)
     if limits:
@@ -245,7 +243,7 @@ def _of_parts(audit: VerificationContext, key: Key, most: int) -> _Value | None:
 
 def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, admitted: RdpCurve) -> Iterator[str]:
     account = balance.account
-    if account.weights is None:
+    if not account.has_filter:
         yield "it was charged, but its filter weights are not frozen."
         return
     if not is_readable(account):
