@@ -28,7 +28,7 @@ def test_pages_show_a_limit_in_its_unit(ledger: Ledger, limit: dict[str, float],
         ledger.post(f"/v1/runs/{run}/steps", steps, "trainer").raise_for_status()
     ledger.post(f"/v1/runs/{run}/steps", {"first_step": 4, "events": counted((event, 1000))}, "trainer")
     read = visitor(ledger, "admin").open
-    for path in ("/", f"/accounts/{population}", f"/runs/{run}", "/runs", "/planner", f"/accounts/{population}/limit"):
+    for path in ("/", f"/accounts/{population}", f"/runs/{run}", "/runs", "/planner"):
         page = read(path)
         assert page.status == 200, page.text
     assert words in read(f"/accounts/{population}").text
