@@ -770,8 +770,9 @@ def _create_decisions() -> None:
         sa.CheckConstraint("length(entry_hash) = 32", name="entry_hash_is_sha256"),
         sa.CheckConstraint("outcome <> 'refused' OR ended_plans IS NULL", name="ended_plans_unless_refused"),
         sa.CheckConstraint("outcome <> 'refused' OR warnings IS NULL", name="warnings_unless_refused"),
-        sa.CheckConstraint("epsilon >= 0 AND used >= 0", name="reading_in_range"),
-        *_limit_checks(),
+        sa.CheckConstraint(
+            "epsilon >= 0 AND used >= 0 AND limit_value > 0 AND limit_delta >= 0", name="reading_in_range"
+        ),
         sa.CheckConstraint("length(request_fingerprint) = 32", name="request_fingerprint_is_sha256"),
     )
     op.create_index("ix_decisions_organisation_id_created_at", "decisions", ["organisation_id", "created_at"])

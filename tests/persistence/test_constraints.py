@@ -115,7 +115,7 @@ BROKEN: list[tuple[str, str, str, list[Row]]] = [
     ("decisions", "ended_plans_unless_refused", REFUSED, [{"ended_plans": "[]"}]),
     ("decisions", "warnings_unless_refused", REFUSED, [{"warnings": "[]"}]),
     ("decisions", "reading_in_range", ADMITTED, [{"epsilon": -0.1}, {"used": -0.1}]),
-    ("decisions", "limit_in_range", ADMITTED, OUT_OF_RANGE),
+    ("decisions", "reading_in_range", ADMITTED, [{"limit_value": 0.0}, {"limit_delta": -0.1}]),
     ("decision_events", "count_in_range", ANY, [{"count": 0}, {"count": 1_000_000_000_001}]),
     ("proposals", "account_required", OPEN, [{"kind": "run", "account_id": None}]),
     ("proposals", "decided_by_unless_open", OPEN, [{"status": "approved"}]),
