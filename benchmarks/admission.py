@@ -25,7 +25,8 @@ from app.ledger.accounts.account_records import AccountRecord, Population, water
 from app.ledger.admission.admission import Admission, admit
 from app.ledger.admission.composition import counting_plans
 from app.ledger.admission.counted_accounts import CountedAccount, admit_by_counting
-from app.ledger.filter.filters import Limit, filter_bounds
+from app.ledger.filter.filters import filter_bounds
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.filter_weights import DECLARED_SHARE, planned_weights
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
 

@@ -14,7 +14,7 @@ from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.ledger.accounts.account import Account, AccountKind, zero_curve
 from app.ledger.admission.admission import repetitions_left
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.step_events import PricedStep, StepEvent
 
 PROBABILITIES = (1e-3, 256 / 60000, 0.01, 0.05, 0.2, 1.0)

@@ -34,7 +34,8 @@ from app.accounting.pld.accountant import pld_epsilon
 from app.accounting.pld.prefix_epsilons import PlanReadings
 from app.accounting.pld.prefixes import MAX_COUNT, prefix_epsilon
 from app.accounting.rdp import event_curve
-from app.ledger.filter.filters import Limit, PlanBound, filter_bounds, filter_weights
+from app.ledger.filter.filters import PlanBound, filter_bounds, filter_weights
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
 from app.ledger.plan.plan_filter import Workload
 from app.ledger.plan.plans import KNOTS

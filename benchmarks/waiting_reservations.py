@@ -126,7 +126,7 @@ def raise_limit(db: Database, organisation_id: str, block: str) -> None:
     accounts = metadata.tables["accounts"]
     with db.write(organisation_id) as tx:
         here = (accounts.c.organisation_id == organisation_id) & (accounts.c.id == block)
-        changed = {"epsilon_limit": accounts.c.epsilon_limit + 0.3, "version": accounts.c.version + 1}
+        changed = {"limit_value": accounts.c.limit_value + 0.3, "version": accounts.c.version + 1}
         tx.execute(update(accounts).where(here).values(changed))
 
 

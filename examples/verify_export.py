@@ -25,10 +25,11 @@ from typing import Any
 
 Line = dict[str, Any]
 Curve = tuple[list[int], int]
-"""Integer values for every order, with the pure loss behind them, and an integer delta."""
+"""Integer values for every order, with the exact losses behind them, and an integer delta."""
 
-UNBOUNDED = 2**19 * 10**40 * math.lcm(*range(1, 1001))
-"""A pure loss without a bound."""
+PER_NAT = 10**40 * math.lcm(*range(1, 1001)) ** 2
+UNBOUNDED = [2**19 * PER_NAT, 2**128 * PER_NAT, 2**128 * PER_NAT]
+"""A pure loss, a rho and a squared mu without a bound."""
 
 STEPS_TAKEN = {"admitted", "reported"}
 CHARGED = STEPS_TAKEN | {"forfeited"}
@@ -235,17 +236,20 @@ class Export:
         governing = self.accounts[entry["run_id"]]
         while not governing["limits"][-1] and _parents(governing):  # its own, or the nearest above its first budget
             governing = self.accounts[_parents(governing)[0]]
-        self._check_limit(governing, entry, {"epsilon": entry["epsilon_limit"], "delta": entry["delta"]})
+        named = {entry["limit_unit"]: entry["limit_value"], "delta": entry["limit_delta"]}
+        self._check_limit(governing, entry, named)
         if entry["refusal_details"] is not None:
             refusing = self.accounts[entry["binding_account_id"]]
             self._check_limit(refusing, entry, json.loads(entry["refusal_details"])["limit"])
 
     def _check_limit(self, account: Line, entry: Line, limit: Line) -> None:
         """Check the limit in a decision: the run's governing limit, and of a refusal the refusing account's."""
-        if limit not in account["limits"]:
+        if {"delta": 0.0} | limit not in [each and {"delta": 0.0} | each for each in account["limits"]]:
+            [unit] = limit.keys() - {"delta"}
+            words = f"{unit} {limit[unit]} at delta {limit.get('delta', 0.0)}"
             raise BadRowError(
-                f"account {account['path']} ({account['id']}): its limit was never epsilon {limit['epsilon']} at "
-                f"delta {limit['delta']}, which decision {entry['position']} of run {entry['run_id']} names"
+                f"account {account['path']} ({account['id']}): its limit was never {words}, which decision "
+                f"{entry['position']} of run {entry['run_id']} names"
             )
 
     def _audit_event(self, line: Line) -> None:
@@ -353,8 +357,8 @@ class Export:
         return list(map(min, values, self._highest(values)))
 
     def _highest(self, values: list[int]) -> list[int]:
-        """Return the highest values: of the orders at 64 bits, and of the pure loss behind them."""
-        return [self.exhausted] * (len(values) - 1) + [UNBOUNDED]
+        """Return the highest values: of the orders at 64 bits, and of the exact losses behind them."""
+        return [self.exhausted] * (len(values) - len(UNBOUNDED)) + UNBOUNDED
 
 
 class Chain:
@@ -433,10 +437,13 @@ def _canonical(content: Line, *, ascii_only: bool = True) -> bytes:
 
 def _values(text: str) -> list[int]:
     data = base64.b64decode(text, validate=True)
-    end = len(data) - 8
-    begin = end - 8 * int.from_bytes(data[end:], "little")
-    pure = int.from_bytes(data[begin:end], "little") if begin < end else UNBOUNDED
-    return [*struct.unpack(f"<{begin // 8}q", data[:begin]), pure]
+    words = struct.unpack("<4H", data[-8:])[: len(UNBOUNDED)]
+    begin = at = len(data) - 8 * (sum(words) + 1)
+    losses = []
+    for size, most in zip(words, UNBOUNDED, strict=True):
+        losses.append(int.from_bytes(data[at : at + 8 * size], "little") if size else most)
+        at += 8 * size
+    return [*struct.unpack(f"<{begin // 8}q", data[:begin]), *losses]
 
 
 def _curve(line: Line, what: str) -> Curve:

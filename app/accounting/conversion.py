@@ -19,19 +19,9 @@ from typing import ClassVar, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from app.accounting.curves import (
-    DELTA_UNIT,
-    EXHAUSTED,
-    GRID_VERSION,
-    PURE,
-    UNBOUNDED,
-    UNIT,
-    Floats,
-    RdpCurve,
-    pure_limit,
-    pure_nats,
-)
+from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, PURE, UNIT, Floats, RdpCurve
 from app.accounting.curves import orders as orders_of_grid
+from app.accounting.exact_losses import UNBOUNDED, pure_limit, pure_nats
 
 ROUNDING: Final = 2.0**-49
 """Relative error allowed for each term of a bound: 16 roundings; the formulas have at most 10."""
@@ -107,7 +97,7 @@ def epsilon_of_curve(orders: Floats, curve: RdpCurve, delta: float, method: Meth
     less than nothing does for the pure loss, which needs none.
     """
     left, purely = remaining_delta(delta, curve.delta), inf
-    if curve.pure != UNBOUNDED and curve.delta * Fraction(DELTA_UNIT) <= Fraction(delta):
+    if curve.pure != UNBOUNDED and curve.delta * DELTA_UNIT <= Fraction(delta):
         purely = pure_nats(curve.pure)
     found = epsilon_from_rdp(orders, curve.nats(), left, method) if left > 0 else EpsilonAtOrder(inf, float(orders[0]))
     return EpsilonAtOrder(purely, PURE) if purely < found.epsilon else found
@@ -127,10 +117,10 @@ def delta_of_curve(orders: Floats, curve: RdpCurve, epsilon: float, method: Meth
 
 
 def remaining_delta(delta: float, own_delta: int) -> float:
-    """Subtract a curve's own delta (units of 2^-62), rounded down to at least 0."""
+    """Subtract a curve's own delta (units of 1e-18), rounded down to at least 0."""
     if not own_delta:
         return delta
-    exact = Fraction(delta) - own_delta * Fraction(DELTA_UNIT)
+    exact = Fraction(delta) - own_delta * DELTA_UNIT
     if own_delta >= EXHAUSTED or exact <= 0:
         return 0.0
     nearest = float(exact)
@@ -215,7 +205,7 @@ class Rule:
 
     def has_room(self, total: RdpCurve) -> bool:
         """Check whether the target's delta covers a plan's own."""
-        return total.delta * Fraction(DELTA_UNIT) <= Fraction(self.delta)
+        return total.delta * DELTA_UNIT <= Fraction(self.delta)
 
 
 @lru_cache(maxsize=64)

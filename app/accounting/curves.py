@@ -1,17 +1,19 @@
 """Rényi curves over a versioned grid of orders: integers, rounded up and added exactly. See docs/adr/0004."""
 
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from math import ceil, floor, inf, lcm, nextafter
-from operator import add
+from math import ceil, inf, nextafter
+from operator import add, ge
 from typing import Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.accounting.errors import UnknownGridVersionError
+from app.accounting.exact_losses import NO_LOSSES, UNBOUNDED_LOSSES, ExactLosses
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -29,15 +31,8 @@ _WORD: Final = 8
 
 _EXHAUSTED: Final = np.array(EXHAUSTED)  # subtracting from a Python int takes numpy twice as long
 
-DELTA_UNIT: Final = 2.0**-62
-"""Probability per unit of a curve's delta, 2.2e-19."""
-
-PER_NAT: Final = 10**40 * lcm(*range(1, 1001))
-"""Units of a curve's pure loss per nat. Decimals, and their quotients by whole numbers up to 1,000, are whole numbers
-of units, so that their sums are exact."""
-
-UNBOUNDED: Final = 2**19 * PER_NAT
-"""A pure loss that is infinite or does not fit: 524,288 nats and above."""
+DELTA_UNIT: Final = Fraction(1, 10**18)
+"""Probability per unit of a curve's delta: deltas that people write in decimals add up exactly."""
 
 SAFETY: Final = 1 + 1e-9
 """Factor applied to floats before rounding up: ten times the formulas' error of 1e-10."""
@@ -87,15 +82,15 @@ class RdpCurve:
 
     Args:
         values: (n_orders,) int64 in [0, EXHAUSTED], units of 2^-44 nats; copied and made read-only.
-        delta: in [0, EXHAUSTED], units of 2^-62.
+        delta: in [0, EXHAUSTED], units of 1e-18.
         used: further integers that add up with it, of accounts' plans (docs/adr/0038).
-        pure: a bound on the privacy loss itself, in [0, UNBOUNDED], units of 1 / PER_NAT nats (docs/adr/0046).
+        exact: further bounds, which are kept exactly (docs/adr/0046, docs/adr/0052).
     """
 
     values: NDArray[np.int64]
     delta: int = 0
     used: Usage = field(default_factory=dict)
-    pure: int = field(default=UNBOUNDED, repr=False)
+    exact: ExactLosses = field(default=UNBOUNDED_LOSSES, repr=False)
 
     def __post_init__(self) -> None:
         """Copy the values read-only: curves are shared between threads."""
@@ -103,8 +98,8 @@ class RdpCurve:
             raise ValueError("A curve is a vector of int64, none of them negative.")
         if not 0 <= self.delta <= EXHAUSTED:
             raise ValueError("A curve's delta is a whole number of units, not negative, within int64.")
-        if not 0 <= self.pure <= UNBOUNDED:
-            raise ValueError("A curve's pure loss is a whole number of units from 0 to UNBOUNDED.")
+        if not all(0 <= each <= most for each, most in zip(self.exact, UNBOUNDED_LOSSES, strict=True)):
+            raise ValueError("An exact loss is a whole number of units from 0 to where it is unbounded.")
         own = self.values.copy()
         own.flags.writeable = False
         object.__setattr__(self, "values", own)
@@ -114,59 +109,67 @@ class RdpCurve:
         return RdpCurve.from_bytes, (self.to_bytes(), self.delta, self.used)
 
     @classmethod
-    def _of(cls, values: NDArray[np.int64], delta: int, used: Usage, pure: int) -> Self:
+    def _of(cls, values: NDArray[np.int64], delta: int, used: Usage, exact: ExactLosses) -> Self:
         """Wrap a fresh, valid vector without copying it."""
         curve = object.__new__(cls)
         values.flags.writeable = False
         object.__setattr__(curve, "values", values)
         object.__setattr__(curve, "delta", delta)
         object.__setattr__(curve, "used", used)
-        object.__setattr__(curve, "pure", pure)
+        object.__setattr__(curve, "exact", exact)
         return curve
 
     @classmethod
     def zero(cls, n: int) -> Self:
         """Create the curve of no release over `n` orders."""
-        return cls(np.zeros(n, dtype=np.int64), pure=0)
+        return cls(np.zeros(n, dtype=np.int64), exact=NO_LOSSES)
 
     @classmethod
-    def from_nats(cls, rdp: Floats, delta: float = 0.0) -> Self:
+    def from_nats(cls, rdp: Floats, delta: float | Fraction = 0.0) -> Self:
         """Round a computed divergence up to whole units; a positive one never becomes zero.
 
         `rdp` is (n_orders,) nats of at least 0, infinity allowed, `delta` a failure probability in [0, 1]; both with a
-        relative error of at most 1e-10. Values that do not fit into int64 are EXHAUSTED.
+        relative error of at most 1e-10, but for an exact fraction. Values that do not fit into int64 are EXHAUSTED.
         """
         if not bool((rdp >= 0).all()):
             raise ValueError("A Rényi divergence is a number of at least 0.")
         if not 0 <= delta <= 1:
             raise ValueError("The delta of a mechanism is a probability.")
-        pure = 0 if not delta and not rdp.any() else UNBOUNDED
+        exact = NO_LOSSES if not delta and not rdp.any() else UNBOUNDED_LOSSES
         # Clipping first keeps the products finite. Scaling by a power of two and ceil are exact.
         units = np.ceil(np.minimum(rdp, EXHAUSTED * UNIT) * SAFETY / UNIT)
         fits = units < EXHAUSTED  # EXHAUSTED compares as 2^63, the nearest float: everything below converts exactly
         values = np.where(fits, np.where(fits, units, 0.0).astype(np.int64), EXHAUSTED)
-        return cls(values, ceil(delta * SAFETY / DELTA_UNIT), pure=pure)
+        failure = delta if isinstance(delta, Fraction) else delta * SAFETY
+        return cls(values, ceil(failure / DELTA_UNIT), exact=exact)
 
     @classmethod
     def from_bytes(cls, data: bytes, delta: int = 0, used: Usage | None = None) -> Self:
         """Read a curve from the bytes of `to_bytes`, its stored delta and usage of plans; no bytes have no orders."""
         end = len(data) - _WORD
-        begin = end - _WORD * int.from_bytes(data[end:], "little")
+        sizes = [_WORD * each for each in struct.unpack("<4H", data[end:])] if end >= 0 else []
+        begin = end - sum(sizes)
         if data and begin < 0:
-            raise ValueError("The bytes of a curve end with its pure loss and the length of that.")
+            raise ValueError("The bytes of a curve end with its exact losses and their lengths.")
         values = np.frombuffer(data[: max(begin, 0)], dtype="<i8").astype(np.int64)
-        pure = int.from_bytes(data[begin:end], "little") if begin < end else UNBOUNDED
-        return cls(values, delta, used or {}, pure)
+        losses = []
+        for size, most in zip(sizes, UNBOUNDED_LOSSES, strict=False):
+            losses.append(int.from_bytes(data[begin : begin + size], "little") if size else most)
+            begin += size
+        return cls(values, delta, used or {}, ExactLosses(*losses) if losses else UNBOUNDED_LOSSES)
 
     def to_bytes(self) -> bytes:
-        """Serialize the values as little-endian int64, then the pure loss; delta and usage are stored separately.
+        """Serialize the values as little-endian int64, then the exact losses; delta and usage are stored separately.
 
-        The pure loss is a little-endian integer of so many words of 8 bytes as the last word says: none if it is
-        unbounded.
+        Each loss is a little-endian integer of so many words of 8 bytes as 16 bits of the last word say, from the
+        lowest; none if it is unbounded.
         """
-        words = 0 if self.pure == UNBOUNDED else self.pure.bit_length() // (8 * _WORD) + 1
-        pure = self.pure.to_bytes(_WORD * words, "little") if words else b""
-        return self.values.astype("<i8").tobytes() + pure + words.to_bytes(_WORD, "little")
+        sizes = [
+            0 if loss == most else loss.bit_length() // (8 * _WORD) + 1
+            for loss, most in zip(self.exact, UNBOUNDED_LOSSES, strict=True)
+        ]
+        losses = [loss.to_bytes(_WORD * size, "little") for loss, size in zip(self.exact, sizes, strict=True) if size]
+        return b"".join([self.values.astype("<i8").tobytes(), *losses, struct.pack("<4H", *sizes, 0)])
 
     def __add__(self, other: "RdpCurve") -> "RdpCurve":
         """Compose two releases exactly; a sum that does not fit is EXHAUSTED."""
@@ -174,8 +177,8 @@ class RdpCurve:
             raise ValueError("Curves over different grids of orders cannot be added.")
         # EXHAUSTED - other is never negative, so neither operation can overflow.
         values = other.values + np.minimum(self.values, _EXHAUSTED - other.values)
-        delta, pure = min(self.delta + other.delta, EXHAUSTED), min(self.pure + other.pure, UNBOUNDED)
-        return RdpCurve._of(values, delta, added(self.used, other.used), pure)
+        delta = min(self.delta + other.delta, EXHAUSTED)
+        return RdpCurve._of(values, delta, added(self.used, other.used), self.exact.plus(other.exact))
 
     def times(self, count: int) -> "RdpCurve":
         """Compose `count` repetitions exactly; a product that does not fit is EXHAUSTED."""
@@ -189,19 +192,19 @@ class RdpCurve:
         product = np.minimum(self.values, EXHAUSTED // count) * np.int64(min(count, EXHAUSTED))
         product[self.values > EXHAUSTED // count] = EXHAUSTED
         used = {owner: tuple([each * count for each in counts]) for owner, counts in self.used.items()}
-        return RdpCurve._of(product, min(self.delta * count, EXHAUSTED), used, min(self.pure * count, UNBOUNDED))
+        return RdpCurve._of(product, min(self.delta * count, EXHAUSTED), used, self.exact.times(count))
 
     def using(self, used: Usage) -> "RdpCurve":
         """Copy the curve with another usage of plans."""
-        return self if not used and not self.used else RdpCurve._of(self.values, self.delta, used, self.pure)
+        return self if not used and not self.used else RdpCurve._of(self.values, self.delta, used, self.exact)
 
-    def with_pure(self, pure: int) -> "RdpCurve":
-        """Copy the curve with another bound on the privacy loss."""
-        return RdpCurve._of(self.values, self.delta, self.used, pure)
+    def with_exact(self, exact: ExactLosses) -> "RdpCurve":
+        """Copy the curve with other exact losses."""
+        return RdpCurve._of(self.values, self.delta, self.used, exact)
 
     def at(self, places: NDArray[np.intp] | slice) -> "RdpCurve":
-        """Select some orders by grid index or slice; delta and pure loss stay."""
-        return RdpCurve._of(self.values[places], self.delta, self.used, self.pure)
+        """Select some orders by grid index or slice; delta and the exact losses stay."""
+        return RdpCurve._of(self.values[places], self.delta, self.used, self.exact)
 
     def nats(self) -> Floats:
         """Convert to nats, rounded up; infinite at EXHAUSTED orders."""
@@ -209,20 +212,25 @@ class RdpCurve:
 
     def delta_value(self) -> float:
         """Convert delta to a probability, rounded up and at most 1."""
-        value = self.delta * DELTA_UNIT
-        if Fraction(value) < self.delta * Fraction(DELTA_UNIT):
+        value = float(self.delta * DELTA_UNIT)
+        if Fraction(value) < self.delta * DELTA_UNIT:
             value = nextafter(value, inf)
         return min(value, 1.0)
 
     def covers(self, other: "RdpCurve") -> bool:
-        """Check that no order, nor delta or the pure loss, is below the other curve's."""
-        no_less = self.delta >= other.delta and self.pure >= other.pure
+        """Check that no order, nor delta or an exact loss, is below the other curve's."""
+        no_less = self.delta >= other.delta and all(map(ge, self.exact, other.exact))
         return no_less and bool((self.values >= other.values).all())
 
     @property
+    def pure(self) -> int:
+        """The bound on the privacy loss itself."""
+        return self.exact.pure
+
+    @property
     def is_zero(self) -> bool:
-        """Whether every order, delta and the pure loss are 0."""
-        return not (self.pure or self.delta or self.values.any())
+        """Whether every order, delta and the exact losses are 0."""
+        return not (any(self.exact) or self.delta or self.values.any())
 
     @property
     def is_exhausted(self) -> bool:
@@ -230,54 +238,14 @@ class RdpCurve:
         return bool((self.values == EXHAUSTED).all())
 
     def __eq__(self, other: object) -> bool:
-        """Compare values, delta, usage of plans and pure loss."""
+        """Compare values, delta, usage of plans and exact losses."""
         if not isinstance(other, RdpCurve) or (self.delta, self.used) != (other.delta, other.used):
             return False
         return self.to_bytes() == other.to_bytes()
 
     def __hash__(self) -> int:
-        """Hash values, delta and pure loss."""
+        """Hash values, delta and exact losses."""
         return hash((self.to_bytes(), self.delta))
-
-
-def pure_units(epsilon: float | Fraction) -> int:
-    """Convert a pure loss, in nats, to units, rounded up; a float is read as it is written."""
-    if epsilon == inf:
-        return UNBOUNDED
-    return min(ceil((exact(epsilon) if isinstance(epsilon, float) else epsilon) * PER_NAT), UNBOUNDED)
-
-
-def pure_limit(epsilon: float) -> int:
-    """Convert the largest pure loss that a limit allows to units, rounded down; see `pure_units`."""
-    return floor(exact(epsilon) * PER_NAT)
-
-
-def pure_nats(pure: int) -> float:
-    """Convert a pure loss to the next float that is no less as it is written."""
-    if pure >= UNBOUNDED:
-        return inf
-    nearest = pure / PER_NAT
-    return nearest if pure_limit(nearest) >= pure else nextafter(nearest, inf)
-
-
-def pure_nats_within(pure: int) -> float:
-    """Convert what is left of a pure loss to the float before that is no more as it is written; 0 if it is exceeded."""
-    nearest = max(pure, 0) / PER_NAT
-    return nearest if pure_units(nearest) <= pure else max(nextafter(nearest, 0.0), 0.0)
-
-
-@lru_cache(maxsize=4096)
-def exact(number: float) -> Fraction:
-    """Read a number as it is written: 0.1 is a tenth, so that 0.1 and 0.2 are 0.3."""
-    return Fraction(repr(number))
-
-
-def quotient(asked: int, whole: int) -> float:
-    """Divide by a whole number of at least 0; infinite where that is 0, or beyond the floats."""
-    try:
-        return asked / whole if whole else inf if asked else 0.0
-    except OverflowError:
-        return inf if asked > 0 else -inf
 
 
 def added(one: Usage, other: Usage) -> Usage:

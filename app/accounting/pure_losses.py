@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from app.accounting.base_rdp import sensitivity
-from app.accounting.curves import PER_NAT, SAFETY, UNBOUNDED, exact, pure_nats, pure_units
+from app.accounting.curves import SAFETY
 from app.accounting.events import (
     Composed,
     Decay,
@@ -34,6 +34,7 @@ from app.accounting.events import (
     mechanisms_in,
     scheduled_events,
 )
+from app.accounting.exact_losses import PER_NAT, UNBOUNDED, exact, pure_nats, pure_units
 from app.accounting.formulas.numerics import TINY, log1p_u
 from app.accounting.poisson_rdp import is_amplified
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from functools import lru_cache, singledispatch
 from math import inf
 from sys import float_info
@@ -10,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from app.accounting.base_rdp import gaussian_noise, rdp
+from app.accounting.concentrated_losses import concentrated_losses
 from app.accounting.curves import EXHAUSTED, GRID_VERSION, HIGHEST, Floats, RdpCurve
 from app.accounting.curves import orders as orders_of_grid
 from app.accounting.errors import UnsupportedEventError
@@ -34,6 +36,7 @@ from app.accounting.events import (
     type_name,
     without_no_ops,
 )
+from app.accounting.exact_losses import ExactLosses, exact
 from app.accounting.formulas.amplification import replace_sampled_rdp, sampled_epsilon_delta
 from app.accounting.formulas.mechanisms import pure_dp_rdp
 from app.accounting.formulas.random_batches import (
@@ -90,18 +93,25 @@ def curve_over(event: DpEvent, orders: Floats, relation: NeighboringRelation) ->
         UnsupportedEventError: no proven formula covers this event under this relation.
     """
     released = without_no_ops(event)
-    return curve_by_type(released, orders, relation).with_pure(pure_loss(released, relation))
+    return curve_by_type(released, orders, relation).with_exact(exact_losses(released, relation))
+
+
+def exact_losses(event: DpEvent, relation: NeighboringRelation) -> ExactLosses:
+    """Compute the losses of an event that are kept exactly, of which each part releases something."""
+    return ExactLosses(pure_loss(event, relation), *concentrated_losses(event, relation))
 
 
 @singledispatch
 def curve_by_type(event: DpEvent, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     """Compute what `curve_over` does, of an event of which each part releases something."""
     # Bun, Steinke 2016, Definition 8.1: but for an event of probability delta, the divergence is bounded.
-    delta = event.delta if isinstance(event, EpsilonDelta | Zcdp) else 0.0
+    delta = exact(event.delta) if isinstance(event, EpsilonDelta | Zcdp) else 0.0
     return _rounded(lambda at: rdp(event, at, relation), orders, worst_loss(event, relation), delta)
 
 
-def _rounded(formula: Callable[[Floats], Floats], orders: Floats, loss: float, delta: float = 0.0) -> RdpCurve:
+def _rounded(
+    formula: Callable[[Floats], Floats], orders: Floats, loss: float, delta: float | Fraction = 0.0
+) -> RdpCurve:
     """Round up a formula, and the largest loss above order HIGHEST."""
     nats = np.full_like(orders, loss)
     computed = orders <= HIGHEST

@@ -28,7 +28,7 @@ def tightest_epsilon(
         counts: of the events.
         curves: of one of each.
         relation: of neighbouring data.
-        delta: in (0, 1).
+        delta: in [0, 1); at 0 the pure losses decide.
     """
     return min(
         epsilon_by_curves(counts, curves, delta),
@@ -47,9 +47,10 @@ def epsilon_by_curves(counts: Mapping[DpEvent, int], curves: Mapping[DpEvent, Rd
 def epsilon_by_distributions(counts: Mapping[DpEvent, int], relation: NeighboringRelation, delta: float) -> float:
     """Compute the epsilon at delta of events with counts by their privacy loss distributions.
 
-    It is infinite where an event has no pair that dominates it, or where composing them would take too much work.
+    It is infinite at delta 0, where an event has no pair that dominates it, or where composing them would take too much
+    work.
     """
-    if len(counts) > MOST_KINDS:
+    if not delta or len(counts) > MOST_KINDS:
         return inf
     try:
         return CountedEpsilons(relation, delta).epsilon(counts)

@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any, Final
 
 from app.ledger.accounts.metadata import title_of
-from app.ledger.wording import format_exact
+from app.ledger.filter.limits import Limit
 from app.service.audit.plain_claims import day_text
 
 _FOUR: Final = Context(prec=4, rounding=ROUND_CEILING)
@@ -21,7 +21,7 @@ def day(moment: str) -> str:
 
 def limit(facts: Mapping[str, Any]) -> str:
     """Write a limit."""
-    return f"epsilon {format_exact(facts['epsilon'])} at delta {format_exact(facts['delta'])}"
+    return str(Limit.of(facts))
 
 
 def epsilon(facts: Mapping[str, Any]) -> str:

@@ -30,6 +30,9 @@ def strict_loads(body: bytes) -> Any:  # noqa: ANN401 - JSON is anything
             require_characters(value)
             if _NUL.search(text):
                 raise InvalidInputError("The body escapes the character NUL, which no text of a ledger holds.")
+    except _NumberError as error:
+        member = re.search(rf'"([^"\\]{{1,100}})"\s*:\s*{re.escape(error.text)}', text)
+        raise InvalidInputError(f"{member[1]!a}: {error.detail}" if member else error.detail) from error
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"The body is not UTF-8: byte {error.start} is wrong.") from error
     except UnicodeEncodeError as error:
@@ -41,6 +44,14 @@ def strict_loads(body: bytes) -> Any:  # noqa: ANN401 - JSON is anything
     except RecursionError as error:
         raise InvalidInputError("The body is nested too deeply.") from error
     return value
+
+
+class _NumberError(InvalidInputError):
+    """A number that is none, with its text."""
+
+    def __init__(self, text: str, detail: str) -> None:
+        super().__init__(detail)
+        self.text = text
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -55,13 +66,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> NoReturn:
-    raise InvalidInputError(f"{name} is not a JSON number.")
+    raise _NumberError(name, f"{name} is not a JSON number; send a finite one.")
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise InvalidInputError(f"The number {text[:40]} is too large.")
+        raise _NumberError(text, f"The number {text[:40]} is too large; send a finite one.")
     return value
 
 

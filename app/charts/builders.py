@@ -38,7 +38,7 @@ def account_chart(history: AccountHistory) -> Chart:
     return Chart(
         title="Epsilon over time",
         x=_TIME,
-        y=Axis(f"Epsilon at δ {format_exact(limit.delta)}", start=0),
+        y=Axis(f"Epsilon at δ {format_exact(limit.shown_delta)}", start=0),
         series=(spent, Series("Limit", tuple(_limits_over_time(history, times)), SeriesKind.STEP, SeriesRole.LIMIT)),
         marks=tuple(
             Mark(
@@ -166,9 +166,9 @@ def _limit_steps(seen: RunDetail, now: float) -> Iterator[Point]:
     """Yield the changes of a run's own limit during the last attempt; `now` is its epsilon."""
     before: float | None = None
     for each in seen.points:
-        if each.attempt == seen.record.run.attempt and each.reading.epsilon_limit != before:
-            yield (0.0 if before is None else float(each.first_step)), each.reading.epsilon_limit
-            before = each.reading.epsilon_limit
+        if each.attempt == seen.record.run.attempt and each.reading.limit.epsilon != before:
+            yield (0.0 if before is None else float(each.first_step)), each.reading.limit.epsilon
+            before = each.reading.limit.epsilon
     if before is None:
         yield 0.0, now
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, Self
 
 from app.api.schemas.refusals import alternative_sentences, refusal_facts
 from app.ledger.accounts.account import Account
 from app.ledger.admission.alternatives import AlternativeType
+from app.ledger.filter.limits import Limit
+from app.ledger.governance.limit_changes import is_raised
 from app.ledger.runs.decisions import Decision
 from app.service.queries.outdated_alternatives import ChangedLimit
 
@@ -37,6 +38,10 @@ class Advice:
         and the run's own if it has ended.
         """
         asked = [each for each in (accounts[:-1] if ended else accounts) if each.id not in waiting]
-        present = {each.id: each.limit.epsilon for each in asked if each.limit is not None}
-        limits = [each for each in self.limits if each["epsilon"] > present.get(each["account"], inf)]
+        present = {each.id: each.limit for each in asked if each.limit is not None}
+        limits = [
+            each
+            for each in self.limits
+            if each["account"] in present and is_raised(present[each["account"]], Limit.of(each))
+        ]
         return replace(self, limits=limits)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, time, timedelta
-from typing import Final
+from typing import Any, Final
 
 from markupsafe import Markup, escape
 
@@ -18,6 +18,7 @@ from app.dashboard.tables import labelled
 from app.ledger import wording
 from app.ledger.accounts.account_records import Block
 from app.ledger.accounts.metadata import Metadata
+from app.ledger.filter.limits import Limit, Unit
 from app.ledger.runs.decisions import Decision, DecisionOutcome
 from app.ledger.runs.run import EndReason, RunDeclaration
 from app.ledger.scheduling.account_status import HALF, AccountStatus, Severity
@@ -73,6 +74,36 @@ def limit(number: float) -> Markup:
     text = format_exact(number)
     whole, point, rest = text.partition(".")
     return unbroken(count(int(whole)) + point + rest if whole.isdigit() else text)
+
+
+def limit_words(whole: Limit | Mapping[str, Any]) -> Markup:
+    """Write a limit, or its facts, in its unit."""
+    return unbroken(str(_limit_of(whole)))
+
+
+def limit_symbols(whole: Limit | Mapping[str, Any]) -> Markup:
+    """Write a limit as "ε 3 at δ 1e-5"."""
+    at = _limit_of(whole)
+    return Markup("{} at δ {}").format(limit_value(at), limit(at.delta)) if _has_delta(at) else limit_value(at)
+
+
+def limit_value(whole: Limit | Mapping[str, Any]) -> Markup:
+    """Write the value of a limit with its unit."""
+    at = _limit_of(whole)
+    return Markup("{} {}").format("ε" if at.unit is Unit.EPSILON else at.unit, limit(at.value))
+
+
+def limit_delta(whole: Limit) -> Markup:
+    """Write the delta of a limit before further words; empty without one."""
+    return Markup("at δ {}; ").format(limit(whole.delta)) if _has_delta(whole) else Markup("")
+
+
+def _limit_of(whole: Limit | Mapping[str, Any]) -> Limit:
+    return whole if isinstance(whole, Limit) else Limit.of(whole)
+
+
+def _has_delta(whole: Limit) -> bool:
+    return whole.unit is Unit.EPSILON or whole.delta > 0
 
 
 def unbroken(text: str) -> Markup:
@@ -225,6 +256,10 @@ _FORMATS: Final = (
     percent,
     count,
     limit,
+    limit_words,
+    limit_symbols,
+    limit_value,
+    limit_delta,
     unbroken,
     facts,
     observed,

@@ -27,10 +27,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def joined(items: Iterable[str]) -> str:
-    """Write a list: "a", "a and b", "a, b and c"."""
+def joined(items: Iterable[str], word: str = "and") -> str:
+    """Write a list: "a", "a and b", "a, b and c"; or with another word."""
     *first, last = items
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def format_exact(number: float) -> str:

@@ -21,7 +21,8 @@ from app.accounting.events import (
 from app.accounting.pricing_effort import bounded_apart
 from app.accounting.rdp import event_curve
 from app.ledger.accounts.account import zero_curve
-from app.ledger.filter.filters import Limit, smallest_useful_epsilon
+from app.ledger.filter.filters import smallest_useful_epsilon
+from app.ledger.filter.limits import Limit
 from app.ledger.step_events import PricedStep, StepEvent, counts_of, total_cost
 
 Found = TypeVar("Found")
@@ -139,9 +140,11 @@ def about_loss(used: float) -> list[str]:
 
 def about_limit(limit: Limit) -> list[str]:
     """List warnings about the limit of an account."""
-    smallest = smallest_useful_epsilon(limit.delta, finite_orders(GRID_VERSION))
-    if limit.epsilon > smallest:
+    if limit.is_exact:
         return about_size(limit.epsilon)
+    smallest = smallest_useful_epsilon(limit.delta, finite_orders(GRID_VERSION))
+    if limit.value > smallest:
+        return about_size(limit.value)
     warning = (
         f"With delta {limit.delta:g} Gaussian noise is admitted above epsilon {smallest:.4g} only: this limit holds "
         "nothing but mechanisms whose loss is bounded, such as Laplace noise."

@@ -26,7 +26,7 @@ from app.accounting.events import (
     with_sampling_probability,
 )
 from app.accounting.rdp import event_curve
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.step_events import StepEvent, counts_of
 from app.planning.assumptions import ByPlan, PlanAssumptions, if_planned, total_of
 from app.planning.plan_search import DeclaredTarget, max_planned_sampling, max_planned_steps, min_planned_noise

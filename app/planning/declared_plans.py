@@ -18,7 +18,8 @@ from app.accounting.pld.plans import COARSE, Fineness, approximate_plan_log_delt
 from app.accounting.pld.prefixes import SPARE, pure_delta
 from app.accounting.pricing_effort import use_effort
 from app.accounting.rdp import event_curve
-from app.ledger.filter.filters import Limit, PlanBound, spread_delta
+from app.ledger.filter.filters import PlanBound, spread_delta
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.filter_weights import DECLARED_SHARE, planned_weights
 from app.ledger.plan.plan_filter import Workload
 from app.ledger.step_events import StepEvent, counts_of, first_steps
@@ -89,10 +90,10 @@ class DeclaredPlan:
         delta, room = self._parts_of_delta(limit, self.items, self.total)
         if self.total.delta > room:
             return False
-        return self.workload.delta(self.workload.steps, limit.epsilon, delta) <= delta
+        return self.workload.delta(self.workload.steps, limit.value, delta) <= delta
 
     def _parts_of_delta(self, limit: Limit, items: tuple[StepEvent, ...], total: RdpCurve) -> tuple[float, int]:
-        """Compute the most that the delta of mechanisms may be, and their own deltas in units of 2^-62."""
+        """Compute the most that the delta of mechanisms may be, and their own deltas in units of 1e-18."""
         if not total.delta:
             return share_of_delta(limit, total) * exp(-SPARE), 0
         known = PlanBound(DECLARED_SHARE, limit.delta, self.workload.steps)
@@ -136,9 +137,9 @@ class DeclaredPlan:
                 break
             found, known = self.workload.epsilon(self.workload.steps_of(count), part, fineness), part
             # With own deltas the part falls with the limit: that of a larger limit is enough for a smaller one.
-            if not total.delta or found <= limit.epsilon:
+            if not total.delta or found <= limit.value:
                 best = found
-            if not total.delta or found <= limit.epsilon <= found * NEARLY:
+            if not total.delta or found <= limit.value <= found * NEARLY:
                 break
             at = found * (1 + ROUGHLY)
         return _rounded_up(max(best, EPSILONS[0])) if best <= EPSILONS[1] else inf
@@ -177,7 +178,7 @@ class DeclaredPlan:
         by_own_delta = log(self.total.delta / max(room, 1)) if self.total.delta else -MAX_LOG_EXCESS
         if by_own_delta > 0:
             return by_own_delta
-        found = self._log_delta(limit.epsilon, delta, removal=removal, roughly=roughly)
+        found = self._log_delta(limit.value, delta, removal=removal, roughly=roughly)
         if not -inf < found < 0:
             return by_own_delta if found < 0 else MAX_LOG_EXCESS
         return min(max(log(log(delta) / found), by_own_delta), MAX_LOG_EXCESS)

@@ -19,7 +19,7 @@ from app.accounting.events import (
     with_noise_multiplier,
     with_sampling_probability,
 )
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.step_events import MAX_COUNT, StepEvent
 from app.planning.declared_plans import DeclaredPlan, Excess, share_of_delta
 
@@ -121,7 +121,7 @@ def max_planned_steps(event: DpEvent, target: DeclaredTarget, near: int) -> int:
         return MAX_COUNT
     if not plan.total.delta:
         delta = share_of_delta(target.limit, plan.total)
-        longest = plan.workload.longest(target.limit.epsilon, delta)
+        longest = plan.workload.longest(target.limit.value, delta)
         return max(0, longest - sum(each.count for each in target.other_events))
     # The reserve for own deltas, and so the plan's share, depends on the number. Counted downwards: fewer steps fit.
     found = smallest_fitting(

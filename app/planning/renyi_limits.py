@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from app.accounting.conversion import Rule
 from app.accounting.curves import RdpCurve
 from app.accounting.pricing_effort import use_effort
-from app.ledger.filter.filters import FilterBounds, Limit, filter_bounds, filter_weights
+from app.ledger.filter.filters import FilterBounds, filter_bounds, filter_weights
+from app.ledger.filter.limits import Limit
 from app.planning.declared_plans import DELTAS, EPSILONS, smallest_limit
 
 USUAL_SURCHARGE: Final = 1.01

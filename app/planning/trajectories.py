@@ -19,7 +19,7 @@ from app.accounting.events import DpEvent
 from app.accounting.pld.accountant import pld_epsilon
 from app.accounting.pld.plans import FINE
 from app.accounting.pricing_effort import bounded_apart, use_effort
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.step_events import StepEvent, counts_of, first_steps
 from app.planning.assumptions import PlanAssumptions, if_planned
 from app.planning.declared_plans import EPSILONS, DeclaredPlan

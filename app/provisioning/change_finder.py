@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from app.ledger.accounts.alerts import DEFAULT_ALERT_SETTINGS
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.limit_changes import is_raised
 from app.ledger.settings.policies import EMPTY_POLICY, facts_of, loosened, policy_of
 from app.ledger.settings.policy_rules import OPENERS
@@ -84,7 +84,7 @@ class _ChangeFinder:
             yield from self._find_proposal(desired)
             if root not in self.proposed and self._approvers_of_populations() > OPENERS:
                 note = "the policy requires that another person approves it"
-        facts = desired_terms(desired.document) | {"limit": desired.document.limit.model_dump()}
+        facts = desired_terms(desired.document) | {"limit": desired.document.limit.domain().facts()}
         facts |= {name: value for name, value in desired_metadata(desired.document).items() if value}
         yield self._created(Resource(desired.kind), desired.path, facts, note)
         if note is not None:
@@ -109,7 +109,7 @@ class _ChangeFinder:
             if proposal.proposed.get("name") != document.name:
                 continue
             self.proposed[desired.path] = _waits_for(proposal)
-            terms = desired_terms(document) | {"limit": document.limit.model_dump()}
+            terms = desired_terms(document) | {"limit": document.limit.domain().facts()}
             same = ("privacy_unit", "neighboring_relation", "size", "limit")
             if any(terms.get(name) != proposal.proposed.get(name) for name in same):
                 yield Conflict(
@@ -125,11 +125,11 @@ class _ChangeFinder:
         return after.approvers_to_create_population or OPENERS
 
     def _limit(self, desired: DesiredAccount, present: Account) -> Iterator[Change | Conflict]:
-        before, after = dict(present.limit.value), desired.document.limit.model_dump()
+        before, after = dict(present.limit.value), desired.document.limit.domain().facts()
         if before == after:
             return
         loosens: tuple[str, ...] = ()
-        if is_raised(Limit(**before), Limit(**after)):
+        if is_raised(Limit.of(before), Limit.of(after)):
             loosens = ("raises the limit",)
         changed = Change(
             *(Operation.UPDATE, Resource.LIMIT, desired.path, after, before, loosens, present.limit.etag),

@@ -59,7 +59,7 @@ def _read_account(
 ) -> Account:
     account_id, limit = found["id"], Versioned(found["limit"])
     document = None if desired is None else desired.document
-    if document is not None and document.limit.model_dump() != limit.value:
+    if document is not None and document.limit.domain().facts() != limit.value:
         read, etag = api.get(f"accounts/{account_id}/limit")
         limit = Versioned(read["limit"], etag)
     policy = alerts = None

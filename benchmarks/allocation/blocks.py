@@ -10,7 +10,8 @@ from app.accounting.curves import GRID_VERSION, PURE, orders
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import event_curve
 from app.ledger.accounts.account import Account, AccountKind, zero_curve
-from app.ledger.filter.filters import FilterWeights, Limit
+from app.ledger.filter.filters import FilterWeights
+from app.ledger.filter.limits import Limit
 from app.ledger.step_events import PricedStep, StepEvent
 
 RELATION: Final = NeighboringRelation.ADD_OR_REMOVE_ONE

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.events import Composed, DpEvent, Gaussian, Laplace, PoissonSampled, SelfComposed
 from app.accounting.rdp import event_curve
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.step_events import PricedStep, StepEvent
 from benchmarks.allocation.blocks import RELATION, papers_filter
 

@@ -9,7 +9,7 @@ from random import Random
 from typing import Final
 
 from app.accounting.events import EpsilonDelta, Gaussian
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.step_events import PricedStep
 from benchmarks.allocation.blocks import BlockFilter, own_filter, papers_filter, priced, pure_filter
 from benchmarks.allocation.simulation import Arrival, Workload

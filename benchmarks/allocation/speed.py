@@ -10,7 +10,8 @@ from typing import Final
 
 from app.accounting.events import Gaussian
 from app.ledger.accounts.account import Account
-from app.ledger.filter.filters import Limit, filter_weights
+from app.ledger.filter.filters import filter_weights
+from app.ledger.filter.limits import Limit
 from app.ledger.scheduling.queue import Ledgers, WaitingReservation, schedule
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.scheduling.withholding import Withholding

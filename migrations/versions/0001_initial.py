@@ -181,8 +181,9 @@ def _create_accounts() -> None:
         sa.Column("name_skeleton", sa.Text),
         sa.Column("path", sa.Text, nullable=False),
         sa.Column("depth", sa.Integer, nullable=False),
-        sa.Column("epsilon_limit", sa.Float(53)),
-        sa.Column("delta_limit", sa.Float(53)),
+        sa.Column("limit_unit", sa.String(8)),
+        sa.Column("limit_value", sa.Float(53)),
+        sa.Column("limit_delta", sa.Float(53)),
         sa.Column("planned_events", sa.Text, nullable=False),
         sa.Column("filter_weights", sa.Text),
         sa.Column("grid_version", sa.Integer, nullable=False),
@@ -216,14 +217,15 @@ def _create_accounts() -> None:
             name="population_is_root",
         ),
         sa.CheckConstraint("kind <> 'population' OR population_id = id", name="population_refers_to_itself"),
-        sa.CheckConstraint("kind = 'run' OR epsilon_limit IS NOT NULL", name="limit_required_unless_run"),
-        sa.CheckConstraint("(epsilon_limit IS NULL) = (delta_limit IS NULL)", name="limit_complete"),
+        sa.CheckConstraint("kind = 'run' OR limit_value IS NOT NULL", name="limit_required_unless_run"),
         sa.CheckConstraint(
-            "epsilon_limit > 0 AND epsilon_limit <= 10000 AND delta_limit > 0 AND delta_limit < 0.5",
-            name="limit_in_range",
+            "(limit_value IS NULL) = (limit_delta IS NULL) AND (limit_value IS NULL) = (limit_unit IS NULL)",
+            name="limit_complete",
         ),
+        *_limit_checks(),
         sa.CheckConstraint(
-            "epsilon_limit IS NOT NULL OR filter_weights IS NULL", name="filter_weights_only_with_limit"
+            "filter_weights IS NULL OR (limit_unit IS NOT NULL AND limit_unit = 'epsilon' AND limit_delta > 0)",
+            name="filter_weights_only_with_orders",
         ),
         sa.CheckConstraint("version >= 0", name="version_nonnegative"),
         sa.CheckConstraint("limit_revision >= 0", name="limit_revision_nonnegative"),
@@ -399,6 +401,17 @@ def _create_data_blocks() -> None:
     )
 
 
+def _limit_checks() -> tuple[sa.CheckConstraint, ...]:
+    return (
+        sa.CheckConstraint("limit_unit IN ('epsilon', 'rho', 'mu')", name="limit_unit_known"),
+        sa.CheckConstraint(
+            "limit_value > 0 AND limit_value <= 10000 AND limit_delta >= 0 AND limit_delta < 0.5"
+            " AND (limit_unit <> 'mu' OR (limit_value <= 100 AND limit_delta = 0))",
+            name="limit_in_range",
+        ),
+    )
+
+
 def _create_block_schedules() -> None:
     op.create_table(
         "block_schedules",
@@ -406,8 +419,9 @@ def _create_block_schedules() -> None:
         _number("account_id"),
         sa.Column("period", sa.String(16), nullable=False),
         sa.Column("start", sa.String(10), nullable=False),
-        sa.Column("epsilon_limit", sa.Float(53), nullable=False),
-        sa.Column("delta_limit", sa.Float(53), nullable=False),
+        sa.Column("limit_unit", sa.String(8), nullable=False),
+        sa.Column("limit_value", sa.Float(53), nullable=False),
+        sa.Column("limit_delta", sa.Float(53), nullable=False),
         sa.Column("prefix", sa.String(50), nullable=False),
         _timestamp("due_at"),
         sa.Column("failure", sa.Text),
@@ -416,10 +430,7 @@ def _create_block_schedules() -> None:
         sa.CheckConstraint("period IN ('week', 'month', 'quarter')", name="period_known"),
         sa.CheckConstraint("start <> ''", name="start_not_empty"),
         sa.CheckConstraint("failure <> ''", name="failure_not_empty"),
-        sa.CheckConstraint(
-            "epsilon_limit > 0 AND epsilon_limit <= 10000 AND delta_limit > 0 AND delta_limit < 0.5",
-            name="limit_in_range",
-        ),
+        *_limit_checks(),
     )
 
 
@@ -720,8 +731,9 @@ def _create_decisions() -> None:
         sa.Column("event_count", sa.BigInteger, nullable=False),
         _id("reservation_id", nullable=True),
         sa.Column("epsilon", sa.Float(53), nullable=False),
-        sa.Column("delta", sa.Float(53), nullable=False),
-        sa.Column("epsilon_limit", sa.Float(53), nullable=False),
+        sa.Column("limit_unit", sa.String(8), nullable=False),
+        sa.Column("limit_value", sa.Float(53), nullable=False),
+        sa.Column("limit_delta", sa.Float(53), nullable=False),
         sa.Column("used", sa.Float(53), nullable=False),
         sa.Column("steps_remaining", sa.BigInteger),
         _number("binding_account_id"),
@@ -758,7 +770,9 @@ def _create_decisions() -> None:
         sa.CheckConstraint("length(entry_hash) = 32", name="entry_hash_is_sha256"),
         sa.CheckConstraint("outcome <> 'refused' OR ended_plans IS NULL", name="ended_plans_unless_refused"),
         sa.CheckConstraint("outcome <> 'refused' OR warnings IS NULL", name="warnings_unless_refused"),
-        sa.CheckConstraint("epsilon >= 0 AND delta > 0 AND epsilon_limit > 0 AND used >= 0", name="reading_in_range"),
+        sa.CheckConstraint(
+            "epsilon >= 0 AND used >= 0 AND limit_value > 0 AND limit_delta >= 0", name="reading_in_range"
+        ),
         sa.CheckConstraint("length(request_fingerprint) = 32", name="request_fingerprint_is_sha256"),
     )
     op.create_index("ix_decisions_organisation_id_created_at", "decisions", ["organisation_id", "created_at"])

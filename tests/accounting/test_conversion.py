@@ -216,7 +216,7 @@ def test_nothing_fits_once_the_orders_are_exhausted_or_own_deltas_have_taken_all
 
 
 STEPS = [event_curve(PoissonSampled(0.01, Gaussian(z)), RELATION) for z in (1.1, 0.8, 2.0)]
-LOUD = RdpCurve(event_curve(Gaussian(10.0), RELATION).values, int(1e-7 / DELTA_UNIT) + 1)
+LOUD = RdpCurve(event_curve(Gaussian(10.0), RELATION).values, 10**11 + 1)
 PARTS = st.lists(st.tuples(st.sampled_from([*STEPS, LOUD]), st.integers(1, 30)), min_size=1, max_size=6)
 
 

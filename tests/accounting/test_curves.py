@@ -12,24 +12,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.accounting.conversion import epsilon_at_orders, epsilon_from_rdp, threshold_units
-from app.accounting.curves import (
-    EXHAUSTED,
-    GRID_VERSION,
-    HIGHEST,
+from app.accounting.curves import EXHAUSTED, GRID_VERSION, HIGHEST, PURE, UNIT, RdpCurve, finite_orders, orders
+from app.accounting.errors import UnknownGridVersionError
+from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
+from app.accounting.exact_losses import (
     PER_NAT,
-    PURE,
     UNBOUNDED,
-    UNIT,
-    RdpCurve,
-    finite_orders,
-    orders,
+    UNBOUNDED_LOSSES,
+    ExactLosses,
     pure_limit,
     pure_nats,
     pure_nats_within,
     pure_units,
 )
-from app.accounting.errors import UnknownGridVersionError
-from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import event_curve, rdp
 from tests.soak import thinned
 
@@ -100,12 +95,17 @@ def test_curve_of_other_values_than_int64_amounts_is_refused() -> None:
             RdpCurve(np.array(values, dtype=kind))
 
 
+SQUARES = st.integers(0, UNBOUNDED_LOSSES.rho) | st.sampled_from([0, PER_NAT // 200, UNBOUNDED_LOSSES.rho])
 PURE_LOSSES = st.integers(0, UNBOUNDED) | st.sampled_from([0, 1, 127, 128, 255, 256, PER_NAT, UNBOUNDED - 1, UNBOUNDED])
 
 
-@given(units=st.lists(UNITS, min_size=1, max_size=5), pure=PURE_LOSSES)
-def test_bytes_round_trip_and_are_little_endian(units: list[int], pure: int) -> None:
-    kept = curve(*units).with_pure(pure)
+def losses(pure: int, rho: int = 0, mu_squared: int = 0) -> ExactLosses:
+    return ExactLosses(pure, rho, mu_squared)
+
+
+@given(units=st.lists(UNITS, min_size=1, max_size=5), pure=PURE_LOSSES, rho=SQUARES, mu_squared=SQUARES)
+def test_bytes_round_trip_and_are_little_endian(units: list[int], pure: int, rho: int, mu_squared: int) -> None:
+    kept = curve(*units).with_exact(losses(pure, rho, mu_squared))
     stored = kept.to_bytes()
     assert stored.startswith(b"".join(unit.to_bytes(8, "little") for unit in units))
     assert RdpCurve.from_bytes(stored) == kept
@@ -119,12 +119,21 @@ def test_bytes_that_no_curve_has_are_refused(data: bytes) -> None:
 
 @given(one=PURE_LOSSES, other=PURE_LOSSES, count=st.integers(0, 10**9))
 def test_pure_losses_add_up_exactly_up_to_the_highest(one: int, other: int, count: int) -> None:
-    both = curve(1).with_pure(one) + curve(1).with_pure(other)
-    assert both.pure == min(one + other, UNBOUNDED)
-    assert curve(1).with_pure(one).times(count).pure == min(one * count, UNBOUNDED)
-    assert curve(1).with_pure(max(one, other)).covers(curve(1).with_pure(one))
-    assert curve(1).with_pure(one).covers(curve(1).with_pure(other)) is (one >= other)
-    assert curve(0).with_pure(one).is_zero is (one == 0)
+    first, second = curve(1).with_exact(losses(one)), curve(1).with_exact(losses(other))
+    assert (first + second).pure == min(one + other, UNBOUNDED)
+    assert first.times(count).pure == min(one * count, UNBOUNDED)
+    assert curve(1).with_exact(losses(max(one, other))).covers(first)
+    assert first.covers(second) is (one >= other)
+    assert curve(0).with_exact(losses(one)).is_zero is (one == 0)
+
+
+@given(one=SQUARES, other=SQUARES, count=st.integers(0, 10**9))
+def test_rho_and_mu_squared_add_up_exactly_and_apart(one: int, other: int, count: int) -> None:
+    first, second = curve(1).with_exact(losses(0, one, other)), curve(1).with_exact(losses(0, other, one))
+    both, most = (first + second).exact, UNBOUNDED_LOSSES.rho
+    assert both == losses(0, min(one + other, most), min(one + other, most))
+    assert first.times(count).exact == losses(0, min(one * count, most), min(other * count, most))
+    assert first.covers(second) is (one == other)
 
 
 @given(epsilon=st.floats(1e-30, 1e5))

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from app.accounting import events as dp
-from app.accounting.curves import DELTA_UNIT, GRID_VERSION, HIGHEST, UNBOUNDED, RdpCurve, orders, pure_nats
+from app.accounting.curves import DELTA_UNIT, GRID_VERSION, HIGHEST, RdpCurve, orders
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.exact_losses import UNBOUNDED_LOSSES, pure_nats
 from app.accounting.formulas.amplification import sampled_epsilon_delta, sampled_pure_dp_rdp
 from app.accounting.formulas.mechanisms import bounded_range_rdp, pure_dp_rdp
 from app.accounting.rdp import event_curve
@@ -144,7 +145,7 @@ def test_a_sampled_choice_costs_at_most_what_its_range_allows() -> None:
     q, epsilon = 0.7, 3.0
     expected = np.minimum(sampled_pure_dp_rdp(q, epsilon, GRID), bounded_range_rdp(epsilon, GRID))
     curve = event_curve(dp.PoissonSampled(q, dp.Exponential(epsilon)), ADD_OR_REMOVE)
-    assert curve.with_pure(UNBOUNDED) == RdpCurve.from_nats(expected)
+    assert curve.with_exact(UNBOUNDED_LOSSES) == RdpCurve.from_nats(expected)
     assert pure_nats(curve.pure) == pytest.approx(expected[-1], rel=1e-9)
 
 

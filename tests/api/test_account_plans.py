@@ -8,7 +8,7 @@ import pytest
 
 from app.accounting.curves import GRID_VERSION
 from app.accounting.events import NeighboringRelation, event_from_dict
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.filter_weights import DECLARED_SHARE, planned_weights
 from app.ledger.step_events import MAX_COUNT, StepEvent
 from tests.api.conftest import LIMIT, POPULATION, SeededLedger
@@ -33,7 +33,7 @@ LONG_STEP, LONG_QUIET = sampled(0.02, 1.5), sampled(0.01, 2.0)
 def allowed(*items: tuple[dict[str, Any], int], limit: dict[str, float] = LIMIT, share: float = DECLARED_SHARE) -> int:
     """The number of planned steps that a limit allows."""
     steps = tuple(StepEvent(event_from_dict(event), count) for event, count in items)
-    weights = planned_weights(Limit(**limit), steps, ADD, GRID_VERSION, share)
+    weights = planned_weights(Limit.of(limit), steps, ADD, GRID_VERSION, share)
     assert weights.plan is not None
     return weights.plan.steps
 

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from app.dashboard.formatting import epsilon, limit, percent, severity_label
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.scheduling.availability import Available
 from tests.statuses import status_at
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from app.dashboard.formatting import percent
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.scheduling.account_status import Severity
 from app.ledger.scheduling.availability import Available
 from app.service.scheduling.grants import expire_waiting, grant_waiting

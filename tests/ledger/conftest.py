@@ -13,7 +13,8 @@ from app.ledger.accounts.account import Account, AccountKind, zero_curve
 from app.ledger.admission import admission
 from app.ledger.admission.admission import Admission, Refusal
 from app.ledger.admission.composition import counting_plans
-from app.ledger.filter.filters import FilterWeights, Limit
+from app.ledger.filter.filters import FilterWeights
+from app.ledger.filter.limits import Limit, Unit
 from app.ledger.governance.filter_weights import DECLARED_SHARE, planned_weights
 from app.ledger.plan.plans import Plan
 from app.ledger.step_events import PricedStep, StepEvent
@@ -81,7 +82,9 @@ def chained(*accounts: Account) -> tuple[Account, ...]:
     return tuple(found)
 
 
-def make_account(epsilon: float = 1.0, delta: float = 1e-5, *, name: str = "p", limited: bool = True) -> Account:
+def make_account(
+    value: float = 1.0, delta: float = 1e-5, unit: Unit = Unit.EPSILON, *, name: str = "p", limited: bool = True
+) -> Account:
     """Make an account with a limit and nothing spent."""
     return Account(
         id=f"bud_{name}",
@@ -92,7 +95,7 @@ def make_account(epsilon: float = 1.0, delta: float = 1e-5, *, name: str = "p", 
         path=name,
         depth=1,
         relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
-        limit=Limit(epsilon, delta) if limited else None,
+        limit=Limit(value, delta, unit) if limited else None,
         planned=(),
         weights=None,
         spent=zero_curve(),

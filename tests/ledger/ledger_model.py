@@ -10,8 +10,9 @@ from operator import le
 
 import numpy as np
 
-from app.accounting.curves import EXHAUSTED, UNBOUNDED, RdpCurve
+from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.exact_losses import UNBOUNDED_LOSSES, Coordinate, ExactLosses
 from app.ledger.accounts.account import Account, AccountKind, zero_curve
 from app.ledger.admission.composition import (
     check_several,
@@ -22,7 +23,7 @@ from app.ledger.admission.composition import (
     topmost_parallel_under,
 )
 from app.ledger.errors import InvalidInputError
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit, Unit
 from app.ledger.filter.parallel_exposure import without
 from app.ledger.governance.filter_weights import DECLARED_SHARE, Tuning, weights_under
 from app.ledger.governance.limit_changes import with_limit
@@ -62,6 +63,10 @@ def most_that(fit: Callable[[int], bool]) -> int:
     return low
 
 
+Terms = tuple[float, float] | tuple[float, float, Unit]
+"""Value, delta and maybe unit of a limit."""
+
+
 @dataclass
 class LedgerModel:
     """Accounts as the rules keep them, and every charge and hold ever made."""
@@ -78,7 +83,7 @@ class LedgerModel:
         self,
         name: str,
         parent: str | None = None,
-        limit: tuple[float, float] | None = None,
+        limit: Terms | None = None,
         plan: Sequence[StepEvent] = (),
         partitions: int | None = None,
         share: float = DECLARED_SHARE,
@@ -106,7 +111,8 @@ class LedgerModel:
         self, account: Account, above: Sequence[Account], plan: Sequence[StepEvent] = (), share: float = DECLARED_SHARE
     ) -> None:
         account = replace(account, depth=max((each.depth for each in above), default=-1) + 1)
-        account = planning(account, *plan, share=share) if plan else account
+        tuned = account.limit is not None and not account.limit.is_exact
+        account = planning(account, *plan, share=share) if plan and tuned else account
         self.accounts[account.id] = counting_plans(account, above)
 
     def copy(self) -> "LedgerModel":
@@ -178,9 +184,12 @@ class LedgerModel:
         parallel = (self.value(each, entries, cost, highest) for each in self._topmost(name))
         return summed([*own, *parallel], size, highest)
 
-    def pure(self, name: str, entries: Sequence[Entry]) -> int:
-        """Sum from nothing the pure loss of an account."""
-        [loss] = self.value(name, entries, lambda event: (self.curves[event].pure,), UNBOUNDED)
+    def exact(self, name: str, entries: Sequence[Entry]) -> ExactLosses:
+        """Sum from nothing the losses of an account that are kept exactly."""
+        return ExactLosses(*(self._exact(name, entries, at) for at in Coordinate))
+
+    def _exact(self, name: str, entries: Sequence[Entry], at: Coordinate) -> int:
+        [loss] = self.value(name, entries, lambda event: (self.curves[event].exact[at],), UNBOUNDED_LOSSES[at])
         return loss
 
     def _adds(self, run: str, name: str) -> bool:
@@ -212,7 +221,7 @@ class LedgerModel:
             return False
         if any(loss <= bound for loss, bound in zip(losses, gate.bounds.tolist(), strict=True)):
             return True
-        if self.pure(account.id, entries) <= gate.pure:
+        if self._exact(account.id, entries, gate.coordinate) <= gate.most:
             return True
         return plan is not None and all(map(le, self.value(account.id, entries, plan.workload.cost), plan.capacity))
 
@@ -234,7 +243,7 @@ class LedgerModel:
             for curve, entries in ((account.spent, self.charges), (total, made)):
                 found = (*map(int, curve.values[np.asarray(places)]), curve.delta)
                 assert found == self.value(name, entries, self.at(places)), name
-                assert curve.pure == self.pure(name, entries), name
+                assert curve.exact == self.exact(name, entries), name
             for owner, used in account.spent.used.items():
                 plan = self.accounts[owner].plan
                 if plan is not None:

@@ -45,8 +45,9 @@ ENTRIES = st.builds(
     ),
     items=st.lists(st.tuples(TEXT, COUNT), max_size=3).map(tuple),
     epsilon=REAL | st.just(inf),
-    delta=REAL,
-    epsilon_limit=REAL,
+    limit_unit=st.sampled_from(["epsilon", "rho", "mu"]),
+    limit_value=REAL,
+    limit_delta=REAL,
     used=REAL,
     steps_remaining=st.none() | COUNT,
     created_at=MOMENTS,
@@ -65,8 +66,9 @@ ENTRY = DecisionEntry(
     items=(("a" * 64, 2),),
     reservation_id=None,
     epsilon=0.5,
-    delta=1e-5,
-    epsilon_limit=3.0,
+    limit_unit="epsilon",
+    limit_value=3.0,
+    limit_delta=1e-5,
     used=0.25,
     steps_remaining=12,
     population_version=9,
@@ -83,14 +85,15 @@ def test_hash_formula_never_changes() -> None:
     assert genesis("org_1", "run_1").hex() == "b7a94a342d850cc139ba0f25a0aeb4d2cbd34e4f79e5587985b5753ebae0a61c"
     assert canonical_entry(ENTRY) == (
         '{"actor":"key_1","attempt":1,"binding_account_id":"bud_1","created_at":"2026-12-01T09:30:00.000000+00:00",'
-        '"delta":1e-05,"ended_plans":null,"epsilon":0.5,"epsilon_limit":3.0,"first_step":7,"idempotency_key":"key",'
-        f'"items":[["{"a" * 64}",2]],"organisation_id":"org_1","outcome":"admitted","population_version":9,'
+        '"ended_plans":null,"epsilon":0.5,"first_step":7,"idempotency_key":"key",'
+        f'"items":[["{"a" * 64}",2]],"limit_delta":1e-05,"limit_unit":"epsilon","limit_value":3.0,'
+        '"organisation_id":"org_1","outcome":"admitted","population_version":9,'
         '"position":3,'
         f'"refusal_details":null,"request_fingerprint":"{"f" * 64}","request_id":null,"requested_count":2,'
         '"reservation_id":null,"run_id":"run_1","step_count":2,"steps_remaining":12,"used":0.25,"warnings":null}'
     )
     assert entry_hash(genesis("org_1", "run_1"), ENTRY).hex() == (
-        "e9ff893e0f814697a3cba6ca521537588226e2f26ed9b2da05d3a1bbbb1849da"
+        "3fb43827e06cbe45250b289d761feab6248cf1e60f688f4e49b7305356e7e6c9"
     )
 
 
@@ -123,7 +126,7 @@ def test_a_moment_has_one_text_in_every_time_zone(entry: DecisionEntry, hours: i
 
 
 def test_whole_numbers_for_floats_have_the_text_of_floats() -> None:
-    assert canonical_entry(ENTRY._replace(epsilon=1, epsilon_limit=3)) == canonical_entry(ENTRY._replace(epsilon=1.0))
+    assert canonical_entry(ENTRY._replace(epsilon=1, limit_value=3)) == canonical_entry(ENTRY._replace(epsilon=1.0))
 
 
 @pytest.mark.parametrize(("one", "other"), [(("a", "bc"), ("ab", "c")), (("a", "b"), ("b", "a"))])

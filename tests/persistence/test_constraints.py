@@ -38,10 +38,16 @@ PAST, FUTURE = datetime(2020, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC
 BUDGET, POPULATION, RUN = "kind = 'budget'", "kind = 'population'", "kind = 'run'"
 ADMITTED, REFUSED, FORFEITED = "outcome = 'admitted'", "outcome = 'refused'", "outcome = 'forfeited'"
 ENDED, WAITING, OPEN = "status = 'forfeited'", "status = 'waiting'", "status = 'open'"
+WEIGHTED = "filter_weights IS NOT NULL"
 UNUSED, ANY = "authorized_count = 0 AND revoked_count = 0", "1 = 1"
 SECRETS: Row = {"secret": None, "previous_secret": None, "previous_secret_expires_at": None}
 HUGE: Row = {"step_count": 10**10, "requested_count": 10**10, "event_count": 10**10}
-NOT_LIMITED: Row = {"epsilon_limit": None, "delta_limit": None, "filter_weights": None}
+NOT_LIMITED: Row = {"limit_unit": None, "limit_value": None, "limit_delta": None, "filter_weights": None}
+OUT_OF_RANGE: list[Row] = [
+    *({"limit_value": value} for value in (0.0, -1.0, 10001.0, float("inf"))),
+    *({"limit_delta": value} for value in (-1e-9, 0.5)),
+]
+MU: Row = {"limit_unit": "mu", "filter_weights": None}
 ODD_LENGTHS = [(7, 0), (0, 7)]
 MISSING, FRESH = "run_eeeeeeeeeeeeeee", "run_ddddddddddddddd"  # of nothing, and of a new account
 
@@ -53,11 +59,24 @@ BROKEN: list[tuple[str, str, str, list[Row]]] = [
     ("accounts", "population_is_root", POPULATION, [{"depth": 1}, {"parent_id": MISSING}]),
     ("accounts", "population_refers_to_itself", POPULATION, [{"population_id": MISSING}]),
     ("accounts", "limit_required_unless_run", BUDGET, [NOT_LIMITED]),
-    ("accounts", "limit_complete", "kind = 'run' AND epsilon_limit IS NULL", [{"delta_limit": 1e-5}]),
-    ("accounts", "limit_complete", BUDGET, [{"delta_limit": None}]),
-    ("accounts", "limit_in_range", BUDGET, [{"epsilon_limit": value} for value in (0.0, -1.0, 10001.0, float("inf"))]),
-    ("accounts", "limit_in_range", BUDGET, [{"delta_limit": 0.0}, {"delta_limit": 0.5}]),
-    ("accounts", "filter_weights_only_with_limit", "epsilon_limit IS NULL", [{"filter_weights": "{}"}]),
+    (
+        "accounts",
+        "limit_complete",
+        "kind = 'run' AND limit_value IS NULL",
+        [{"limit_delta": 1e-5}, {"limit_unit": "mu"}],
+    ),
+    ("accounts", "limit_complete", BUDGET, [{"limit_delta": None}]),
+    (
+        "accounts",
+        "limit_in_range",
+        BUDGET,
+        [
+            row | {"filter_weights": None}
+            for row in (*OUT_OF_RANGE, MU, {**MU, "limit_value": 101.0, "limit_delta": 0.0})
+        ],
+    ),
+    ("accounts", "filter_weights_only_with_orders", "limit_value IS NULL", [{"filter_weights": "{}"}]),
+    ("accounts", "filter_weights_only_with_orders", WEIGHTED, [{"limit_unit": "rho"}, {"limit_delta": 0.0}]),
     ("accounts", "policy_not_on_runs", RUN, [{"policy": "{}"}]),
     ("accounts", "organisation_policy_only_on_populations", BUDGET, [{"organisation_policy": "{}"}]),
     ("accounts", "allocation_not_on_runs", RUN, [{"allocation": "{}"}]),
@@ -65,8 +84,7 @@ BROKEN: list[tuple[str, str, str, list[Row]]] = [
     ("accounts", "window_order", BUDGET, [{"opens_at": FUTURE, "closes_at": PAST}]),
     ("balances", "curve_lengths", ANY, [{"spent_curve": b"x" * n, "held_curve": b"x" * m} for n, m in ODD_LENGTHS]),
     ("data_blocks", "data_range_order", ANY, [{"data_from": FUTURE, "data_to": PAST}]),
-    ("block_schedules", "limit_in_range", ANY, [{"epsilon_limit": 0.0}, {"epsilon_limit": 10001.0}]),
-    ("block_schedules", "limit_in_range", ANY, [{"delta_limit": 0.0}, {"delta_limit": 0.5}]),
+    ("block_schedules", "limit_in_range", ANY, OUT_OF_RANGE),
     ("event_costs", "curve_length", ANY, [{"curve": b"x" * 7}, {"curve": b""}]),
     ("runs", "pending_not_started", "status = 'active'", [{"status": "pending", "attempt": 2}]),
     ("runs", "end_reason_if_ended", "status = 'active'", [{"status": "aborted"}]),
@@ -96,7 +114,8 @@ BROKEN: list[tuple[str, str, str, list[Row]]] = [
     ("decisions", "outcome_consistent", FORFEITED, [{"refusal_details": "{}"}, {"steps_remaining": 1}]),
     ("decisions", "ended_plans_unless_refused", REFUSED, [{"ended_plans": "[]"}]),
     ("decisions", "warnings_unless_refused", REFUSED, [{"warnings": "[]"}]),
-    ("decisions", "reading_in_range", ADMITTED, [{"epsilon": -0.1}, {"delta": 0.0}, {"epsilon_limit": 0.0}]),
+    ("decisions", "reading_in_range", ADMITTED, [{"epsilon": -0.1}, {"used": -0.1}]),
+    ("decisions", "reading_in_range", ADMITTED, [{"limit_value": 0.0}, {"limit_delta": -0.1}]),
     ("decision_events", "count_in_range", ANY, [{"count": 0}, {"count": 1_000_000_000_001}]),
     ("proposals", "account_required", OPEN, [{"kind": "run", "account_id": None}]),
     ("proposals", "decided_by_unless_open", OPEN, [{"status": "approved"}]),
@@ -208,7 +227,7 @@ def test_every_condition_on_several_columns_is_in_the_table_above() -> None:
 
 
 def test_nan_is_refused_where_there_must_be_a_number(database: Database) -> None:
-    for name, column in (("decisions", "epsilon"), ("accounts", "epsilon_limit")):
+    for name, column in (("decisions", "epsilon"), ("accounts", "limit_value")):
         if (database.dialect, name) != ("postgresql", "decisions"):  # to PostgreSQL, NaN is above all numbers
             row = _rows(database, metadata.tables[name], f"{column} IS NOT NULL")[0]
             _refusal(database, _update(metadata.tables[name], row, {column: float("nan")}))

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
 import httpx2
@@ -21,7 +21,6 @@ from app.accounting.events import DpEvent, NeighboringRelation, event_from_dict
 from app.accounting.rdp import event_curve
 from app.api.problems import STATUSES
 from app.ledger.accounts.account import Account
-from app.ledger.filter.filters import Limit
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts, raw_rows
@@ -227,10 +226,10 @@ def _agrees(model: LedgerModel, account: Account, entries: list[Entry], highest:
         return balance.is_zero
     places = account.bounds().places if limit is not None else PLACES
     held = (*(int(balance.values[each]) for each in places), balance.delta)
-    if held != model.value(account.id, entries, model.at(places)) or balance.pure != model.pure(account.id, entries):
+    if held != model.value(account.id, entries, model.at(places)) or balance.exact != model.exact(account.id, entries):
         return False
     raised = limit is not None and highest > limit.epsilon
-    return model.admits(limited_to(account, Limit(highest, limit.delta)) if limit and raised else account, entries)
+    return model.admits(limited_to(account, replace(limit, value=highest)) if limit and raised else account, entries)
 
 
 @pytest.mark.soak

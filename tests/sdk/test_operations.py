@@ -207,6 +207,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "list_alerts": lambda c: c.list_alerts(account="bud_1", type="account.threshold_reached"),
     "get_alert_settings": lambda c: c.get_alert_settings("bud_1"),
     "replace_alert_settings": lambda c: c.replace_alert_settings("bud_1", thresholds=[0.5], forecast_days=3),
+    "get_limit_equivalents": lambda c: c.get_limit_equivalents("bud_1", delta=1e-9),
     "get_forecast": lambda c: c.get_forecast("bud_1"),
     "create_receiver": lambda c: c.create_receiver(url="https://x.example.org", types=["account.threshold_reached"]),
     "list_receivers": lambda c: c.list_receivers(),

@@ -62,7 +62,7 @@ def test_threshold_is_alerted_once_with_the_numbers_of_its_moment(trainer: Train
     assert (facts["limit"], facts["account_kind"]) == ({"epsilon": 1.0, "delta": 1e-5}, "budget")
     with ledger.database.write(ALL_TENANTS) as tx:  # as a change of the limit does
         this = accounts.c.path == "mimic/icu-team"
-        tx.execute(update(accounts).where(this).values(epsilon_limit=2.5, version=accounts.c.version + 1))
+        tx.execute(update(accounts).where(this).values(limit_value=2.5, version=accounts.c.version + 1))
     while len(of_team(ledger)) == 2 and trainer.steps(count=20).status_code == 200:
         pass
     assert of_team(ledger) == [0.5, 0.8, 0.5]

@@ -86,7 +86,7 @@ def pause(tx: Connection, path: str) -> None:
 
 
 ELSEWHERE: dict[str, Callable[[Connection, str], None]] = {
-    "a lowered limit": lambda tx, _: set_account(tx, "mimic", epsilon_limit=0.001, version=99),
+    "a lowered limit": lambda tx, _: set_account(tx, "mimic", limit_value=0.001, version=99),
     "a quarantine": lambda tx, _: set_account(tx, "mimic", quarantine_reason="its balance is unproven", version=99),
     "a pause": pause,
 }

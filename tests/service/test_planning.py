@@ -15,7 +15,7 @@ from app.accounting.events import DiscreteGaussian, DpEvent, EpsilonDelta, Gauss
 from app.accounting.pricing_effort import bounded
 from app.ledger.accounts.account import Account, AccountKind, with_usage, zero_curve
 from app.ledger.admission.admission import Admission, admit
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.filter_weights import DECLARED_SHARE, planned_weights
 from app.ledger.governance.registered_steps import tuned_weights
 from app.ledger.step_events import StepEvent

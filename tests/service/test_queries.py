@@ -13,7 +13,7 @@ from sqlalchemy import Connection, update
 from app.accounting.curves import RdpCurve, orders
 from app.dashboard.formatting import severity_label
 from app.ledger.accounts.account_records import AccountRecord
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.scheduling.account_status import AccountStatus, Severity
 from app.persistence.repositories import accounts
 from app.persistence.repositories.usage_history import Sample

@@ -17,7 +17,7 @@ from app.accounting.events import DpEvent
 from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import Refusal
 from app.ledger.errors import InvalidInputError, LedgerError, ReservationClosedError, ReservationStateConflictError
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.proposals import Proposal
 from app.ledger.permissions import Role
 from app.ledger.runs.decisions import DecisionOutcome

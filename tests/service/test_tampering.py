@@ -110,7 +110,7 @@ def reprice(tx: Connection, factor: float) -> None:
 def undercut(tx: Connection) -> None:
     for row in tx.execute(select(metadata.tables["event_costs"])).all():
         curve = RdpCurve.from_bytes(row.curve)
-        lower = replace(curve, pure=curve.pure // 2)
+        lower = curve.with_exact(curve.exact.with_loss(0, curve.pure // 2))
         rows("event_costs", {"event_fingerprint": row.event_fingerprint}, curve=lower.to_bytes())(tx)
 
 
@@ -243,10 +243,13 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "weights after the last order": (at_order(9999), NO_ORDERS),
         "weights before the first order": (at_order(-1), NO_ORDERS),
         "weights at half an order": (at_order(7.5), NO_ORDERS),
-        "a limit raised": (on(TEAM, epsilon_limit=50.0), LIMIT),
-        "a limit raised by a bit": (on(TEAM, epsilon_limit=float(np.nextafter(1.0, 2))), f"{LIMIT} which decisions"),
-        "a delta raised": (on(TEAM, delta_limit=0.4), "that its organisation's audit events"),
-        "a run's limit taken away": (on(OTHER, epsilon_limit=None, delta_limit=None), "and yet it has the weights"),
+        "a limit raised": (on(TEAM, limit_value=50.0), LIMIT),
+        "a limit raised by a bit": (on(TEAM, limit_value=float(np.nextafter(1.0, 2))), f"{LIMIT} which decisions"),
+        "a delta raised": (on(TEAM, limit_delta=0.4), "that its organisation's audit events"),
+        "a run's limit taken away": (
+            on(OTHER, limit_unit=None, limit_value=None, limit_delta=None),
+            "and yet it has the weights",
+        ),
         "something held": (
             lambda tx: by_hand.set_balance(tx, TEAM, held_curve=by_hand.balance(tx, TEAM).spent.to_bytes()),
             HELD,
@@ -273,7 +276,7 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "two audit events swapped": (swap_audit_events, "audit event 8 (budget.created) is not the recorded one"),
         "an audit event put in": (append_audit_event, "(run.created) is not the recorded one"),
     },
-    "refused": {"a limit that a refusal names": (on(ALL, epsilon_limit=2.0), LIMIT)},
+    "refused": {"a limit that a refusal names": (on(ALL, limit_value=2.0), LIMIT)},
     "reserved": {
         "a population's held curve": (curve(ALL, -1, "held"), HELD),
         "a budget's held curve": (curve(TEAM, 1, "held"), HELD),

@@ -59,7 +59,7 @@ async def export_account_history(
     def rows() -> Iterator[Sequence[object]]:
         for place, (at, epsilon, used) in enumerate(zip(found.moments, found.epsilons, found.used, strict=True)):
             shares = (child.shares[place] for child in children)
-            yield at, json_number(epsilon), limit.delta, used, *shares
+            yield at, json_number(epsilon), limit.shown_delta, used, *shares
 
     columns = ("created_at", "epsilon", "delta", "used", *(f"used by {child.path}" for child in children))
     return csv_response(f"{found.account.id}-history", columns, [rows()])

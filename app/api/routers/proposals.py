@@ -1,16 +1,25 @@
 """Limits, and proposals that need approval."""
 
 from http import HTTPStatus
+from typing import Annotated
 
-from fastapi import Request, Response
+from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep
 from app.api.lists import ListEndpoint, add_list
-from app.api.problems import READ_ERRORS, WRITE_ERRORS
+from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, IfMatch, etag_response, router
-from app.api.schemas.proposals import AccountLimit, ChangeLimit, LiftQuarantine, Proposal, ProposalReview
+from app.api.schemas.proposals import (
+    AccountLimit,
+    ChangeLimit,
+    LiftQuarantine,
+    LimitEquivalents,
+    Proposal,
+    ProposalReview,
+)
 from app.api.setting_responses import CHANGE_ERRORS, SettingEndpoint, changed_or_proposed, proposed
 from app.ledger.governance.proposals import ProposalFilter
+from app.service.accounts.equivalents import read_equivalents
 from app.service.governance import limit_changes, proposals, quarantines
 
 routes = router()
@@ -24,6 +33,19 @@ def get_account_limit(account_id: str, request: Request, context: ContextDep) ->
     return _LIMIT.get(request, context, account_id)
 
 
+@routes.get(
+    "/accounts/{account_id}/equivalents",
+    summary="Get the equivalents of a limit",
+    tags=["limits"],
+    responses=responses(*READ_ERRORS),
+)
+def get_limit_equivalents(
+    account_id: str, context: ContextDep, delta: Annotated[float | None, Query(ge=0, lt=1)] = None
+) -> LimitEquivalents:
+    """Get what a limit implies: epsilon at a delta, rho and mu where they follow, and the risk of an attack."""
+    return LimitEquivalents.of(read_equivalents(context, account_id, delta))
+
+
 @routes.post(
     "/accounts/{account_id}/limit",
     summary="Lower a limit or propose to raise it",
@@ -32,7 +54,7 @@ def get_account_limit(account_id: str, request: Request, context: ContextDep) ->
     responses=proposed(
         "Proposed: it takes effect when another person approves it",
         *(*CHANGE_ERRORS, "account_archived", "delta_too_large", "limit_too_small", "idempotency_key_reused"),
-        *("policy_violation", "computation_limit_exceeded"),
+        *("account_state_conflict", "unsupported_event", "policy_violation", "computation_limit_exceeded"),
     ),
 )
 def change_account_limit(
@@ -40,7 +62,8 @@ def change_account_limit(
 ) -> Response:
     """Change a limit: a stricter limit applies at once (200); a looser one is proposed (201).
 
-    Earlier refusals stay. All spending counts against the new limit.
+    Earlier refusals stay. All spending counts against the new limit. Its unit can change only while nothing is spent or
+    reserved, as a looser limit.
     """
     effect = limit_changes.change_limit.effect(context, account_id, body.limit.domain(), body.reason, if_match)
     response = idempotency.respond(effect, lambda result: changed_or_proposed(result, _LIMIT.render), body)

@@ -60,7 +60,7 @@ class LifetimeSpend(Output):
             population=population.id,
             population_path=population.path,
             epsilon=view.lifetime,
-            delta=population.limit.delta,
+            delta=population.limit.shown_delta,
             limit=population.limit,
             used=population.used(),
         )
@@ -181,7 +181,9 @@ class ComposedAccount(Account):
         account = view.record.account
         assert account.limit is not None, "populations and budgets have limits"
         return cls(
-            **account_members(view.record, view.epsilon, account.limit.delta, account.used(), view.about, view.lost),
+            **account_members(
+                view.record, view.epsilon, account.limit.shown_delta, account.used(), view.about, view.lost
+            ),
             parent=account.parent_id,
             size=view.record.population.size,
             composition="sequential" if account.partitions_per_unit is None else "parallel",

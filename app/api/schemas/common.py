@@ -1,7 +1,7 @@
 """Common bases, types and limits of schemas."""
 
 from datetime import date
-from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -10,17 +10,24 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     ModelWrapValidatorHandler,
+    SerializerFunctionWrapHandler,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
+    field_validator,
+    model_serializer,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 from typing_extensions import TypeAliasType
 
 from app.accounting.events import MAX_EVENTS, NeighboringRelation, event_to_dict
 from app.ledger.errors import InvalidInputError
-from app.ledger.filter.filters import Limit as DomainLimit
+from app.ledger.filter.limits import MAX_EPSILON, MAX_MU, MAX_RHO, MIN_DELTA, Unit
+from app.ledger.filter.limits import Limit as DomainLimit
 from app.ledger.names import MAX_NAME_LENGTH, check_name, is_text
 from app.ledger.times import parse_day, parse_time
 from app.service.accounts.spec import ID_PREFIXES
@@ -165,19 +172,80 @@ Relation = Annotated[NeighboringRelation, Field(strict=False)]
 Composition = TypeAliasType("Composition", Literal["sequential", "parallel"])
 
 
-class LimitInput(Input):
-    """A privacy limit."""
+_ONE_UNIT = (
+    "send one of epsilon and delta (delta 0: pure), rho (with or without a delta, for mechanisms' own deltas), or mu"
+)
 
-    epsilon: float = Field(gt=0, le=10_000)
-    delta: Delta
+
+def _delta_or_zero(value: float) -> float:
+    if 0 < value < MIN_DELTA:
+        raise ValueError(f"must be 0, or at least {MIN_DELTA:g}")
+    return value
+
+
+class LimitInput(Input):
+    """A privacy limit in one unit: epsilon and delta, rho of zero-concentrated DP, or mu of Gaussian DP."""
+
+    model_config = example({"epsilon": 3.0, "delta": 1e-5}, {"epsilon": 1.0, "delta": 0}, {"rho": 0.5}, {"mu": 1.0})
+
+    epsilon: float | None = Field(default=None, gt=0, le=MAX_EPSILON, description="With `delta`; in nats.")
+    rho: float | None = Field(default=None, gt=0, le=MAX_RHO, description="Of zero-concentrated differential privacy.")
+    mu: float | None = Field(default=None, gt=0, le=MAX_MU, description="Of Gaussian differential privacy.")
+    delta: Annotated[float, Field(ge=0, lt=0.5), AfterValidator(_delta_or_zero)] | None = Field(
+        default=None,
+        description="With `epsilon`: that of the guarantee, 0 for pure differential privacy. With `rho`: the most that "
+        "mechanisms' own deltas may sum to, 0 by default.",
+        validate_default=True,
+    )
+
+    @field_validator("rho", "mu")
+    @classmethod
+    def _is_the_only_unit(cls, value: float | None, info: ValidationInfo) -> float | None:
+        other = next((name for name in Unit if name != info.field_name and info.data.get(name) is not None), None)
+        if value is not None and other is not None:
+            raise ValueError(f"a limit has one unit, and this one has {other}, too: {_ONE_UNIT}")
+        return value
+
+    @field_validator("delta")
+    @classmethod
+    def _fits_the_unit(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is None and info.data.get("epsilon") is not None:
+            raise ValueError("is required with `epsilon`: 0 for pure differential privacy, or from 1e-30 to below 0.5")
+        if value and info.data.get("mu") is not None:
+            raise ValueError("a limit in `mu` has no delta: leave it out")
+        return value
+
+    @model_validator(mode="after")
+    def _has_a_unit(self) -> Self:
+        if self.epsilon is self.rho is self.mu is None:
+            raise ValueError(f"a limit needs a unit: {_ONE_UNIT}")
+        return self
 
     def domain(self) -> DomainLimit:
         """Convert to the domain."""
-        return DomainLimit(self.epsilon, self.delta)
+        return DomainLimit.of(self.model_dump(exclude_none=True))
 
 
 class Limit(Output):
-    """A privacy limit."""
+    """A privacy limit in one unit; the members of others are absent."""
 
-    epsilon: float
-    delta: float
+    epsilon: float | None = Field(default=None, description="With `delta`; in nats.")
+    rho: float | None = Field(default=None, description="Of zero-concentrated differential privacy.")
+    mu: float | None = Field(default=None, description="Of Gaussian differential privacy.")
+    delta: float | None = Field(
+        default=None, description="With `epsilon`, 0 if it is pure; with `rho` for mechanisms' own deltas."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_domain(cls, value: object) -> object:
+        return value.facts() if isinstance(value, DomainLimit) else value
+
+    @model_serializer(mode="wrap")
+    def _in_its_unit(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: each for name, each in handler(self).items() if each is not None}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Describe the members, which the serializer hides."""
+        return handler(cast("CoreSchema", {**core_schema, "serialization": None}))

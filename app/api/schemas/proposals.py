@@ -7,6 +7,7 @@ from pydantic import Field
 
 from app.api.schemas.common import (
     Body,
+    ExtendedNumber,
     Limit,
     LimitInput,
     Output,
@@ -77,3 +78,24 @@ class Proposal(Output):
     decided_by: str | None
     decided_at: datetime | None
     decision_reason: str | None
+
+
+class AttackRisk(Output):
+    """Upper bounds on every attack that tests whether the records of one privacy unit are in the data."""
+
+    advantage: float = Field(description="Largest difference of true and false positive rate, 0 to 1.")
+    true_positive_rate: float = Field(description="At one false alarm in a hundred; guessing has 0.01.")
+    singled_out: int = Field(description="How many of 1,000 people the best attack finds at that rate of false alarms.")
+
+
+class LimitEquivalents(Output):
+    """What the limit of an account implies in other units, and as a risk."""
+
+    account: str = Field(validation_alias="account_id")
+    path: str
+    limit: Limit
+    delta: float = Field(description="At which `epsilon` holds: as asked for, or that at which epsilon is shown.")
+    epsilon: ExtendedNumber = Field(description="That follows from the limit at `delta`.")
+    rho: float | None = Field(description="Of zero-concentrated differential privacy; null: none follows.")
+    mu: float | None = Field(description="Of Gaussian differential privacy; null: none follows.")
+    risk: AttackRisk

@@ -9,6 +9,7 @@ from app.api.links import run_url
 from app.api.schemas.common import EXAMPLE_BUDGET_ID, EXAMPLE_REQUEST_ID, EXAMPLE_RUN_ID
 from app.ledger.accounts.account import MOST_USED
 from app.ledger.admission.alternatives import AlternativeType, UnavailableReason
+from app.ledger.filter.limits import Limit, Unit
 from app.ledger.runs.decisions import Decision
 from app.ledger.wording import counted, format_exact, joined
 from app.service.json_values import json_finite
@@ -136,7 +137,7 @@ def _used(facts: Mapping[str, Any], count: int) -> str:
         return f"{spent}, and {left:,} of its {counted(plan['steps'], 'planned step')} {are} left"
     request = "this step" if count == 1 else "this request"
     if facts["used_requested"] >= MOST_USED:
-        return f"{spent}, and {request} has no finite epsilon"
+        return f"{spent}, and {request} has no finite loss"
     return f"{spent}, and {request} would bring it to {became}"
 
 
@@ -161,7 +162,12 @@ _SHARES: Final = ("used", "used_including_reserved", "used_requested")
 
 def limit_text(limit: Mapping[str, Any]) -> str:
     """Write a limit."""
-    return f"epsilon {format_exact(limit['epsilon'])} at delta {format_exact(limit['delta'])}"
+    return str(Limit.of(limit))
+
+
+def _value_text(limit: Mapping[str, Any]) -> str:
+    unit = next(unit for unit in Unit if unit in limit)
+    return f"{unit} {format_exact(limit[unit])}"
 
 
 def share_texts(*shares: float) -> list[str]:
@@ -191,9 +197,10 @@ def _changed(facts: Mapping[str, Any], change: Mapping[str, Any]) -> str:
     """Describe the last change of the binding account's limit."""
     at = datetime.fromisoformat(change["changed_at"])
     before, after = change["before"], facts["limit"]
-    if before["delta"] == after["delta"]:
-        direction = "lowered" if after["epsilon"] < before["epsilon"] else "raised"
-        moved = f"{direction} from epsilon {format_exact(before['epsilon'])} to {format_exact(after['epsilon'])}"
+    unit = next(unit for unit in Unit if unit in after)
+    if unit in before and before.get("delta") == after.get("delta"):
+        direction = "lowered" if after[unit] < before[unit] else "raised"
+        moved = f"{direction} from {_value_text(before)} to {format_exact(after[unit])}"
     else:
         moved = f"changed from {limit_text(before)} to {limit_text(after)}"
     return f"Its limit was {moved} on {at.day} {at:%B %Y, %H:%M} UTC by {change['actor']}."
@@ -226,10 +233,10 @@ def alternative_sentences(facts: Mapping[str, Any], *, stated: int) -> list[str]
 
 
 def _raised(limits: Sequence[Mapping[str, Any]]) -> str:
-    texts = [(limit["account_path"], format_exact(limit["epsilon"])) for limit in limits]
+    texts = [(limit["account_path"], _value_text(limit)) for limit in limits]
     if len(texts) == 1:
-        return f"the limit of {texts[0][0]} to epsilon {texts[0][1]}"
-    return "the limits to epsilon " + joined(f"{epsilon} for {path}" for path, epsilon in texts)
+        return f"the limit of {texts[0][0]} to {texts[0][1]}"
+    return "the limits to " + joined(f"{value} for {path}" for path, value in texts)
 
 
 def _missing(reasons: Mapping[str, str]) -> list[str]:

@@ -22,7 +22,10 @@ function make(name, properties = {}, ...children) {
 
 // Small numbers are written as 1e-5, as everywhere on the pages.
 const written = (value) => (typeof value === "number" && value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential() : value);
-const filled = (text, values) => text.replace(/\{([\w.-]+)\}/g, (place, name) => written(values[name]) ?? place);
+// A part of the body is written with its members: the limit as "epsilon 3, delta 1e-5".
+const members = (values, name) => Object.entries(values).filter(([each]) => each.startsWith(`${name}.`))
+  .map(([each, value]) => `${each.slice(name.length + 1)} ${written(value)}`).join(", ") || undefined;
+const filled = (text, values) => text.replace(/\{([\w.-]+)\}/g, (place, name) => written(values[name]) ?? members(values, name) ?? place);
 
 function itemsOf(field) {
   let items;

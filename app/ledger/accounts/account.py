@@ -12,19 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.accounting.conversion import epsilon_of_curve
-from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, Usage, orders, quotient
+from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, Usage, orders
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.exact_losses import quotient
 from app.accounting.rdp import event_curve
 from app.ledger.filter.filters import (
     UNLIMITED,
     UNTUNED,
     FilterBounds,
     FilterWeights,
-    Limit,
+    exact_bounds,
+    exact_repetitions,
     filter_bounds,
     filter_weights,
-    pure_repetitions,
 )
+from app.ledger.filter.limits import Limit
 from app.ledger.filter.parallel_exposure import ParallelExposure, held_of, value, without
 from app.ledger.plan.plans import Plan, PlanStatus, plan_of
 from app.ledger.settings.allocation import Allocation
@@ -114,9 +116,17 @@ class Account:
     def weights_frozen(self) -> bool:
         """Whether the admission rule can no longer change, unless the first charge leaves a plan.
 
-        Without a plan, registrations may tune it while nothing is spent or reserved.
+        Without a plan, registrations may tune it while nothing is spent or reserved. A limit of one exact loss has
+        nothing to tune.
         """
+        if self.limit is not None and self.limit.is_exact:
+            return True
         return self.weights is not None and (bool(self.planned) or not self.is_untouched)
+
+    @property
+    def has_filter(self) -> bool:
+        """Whether its rule is chosen, maybe until a registration tunes it again."""
+        return self.weights is not None or (self.limit is not None and self.limit.is_exact)
 
     @property
     def is_untouched(self) -> bool:
@@ -151,7 +161,9 @@ class Account:
         these steps ends before anything was released, so that the orders get its share of delta; not if the steps are
         only `held`, since they may never be released.
         """
-        if self.limit is None or (self.weights is not None and (held or not self._leaves_plan(steps))):
+        if self.limit is None or self.limit.is_exact:
+            return self
+        if self.weights is not None and (held or not self._leaves_plan(steps)):
             return self
         first = next((step.curve for step in steps if not step.curve.is_zero), None)
         if first is None:
@@ -173,6 +185,8 @@ class Account:
     def bounds(self) -> FilterBounds:
         """Get the orders of its filter."""
         assert self.limit is not None, "an account without a limit has no filter"
+        if self.limit.is_exact:
+            return exact_bounds(self.limit)
         return UNTUNED if self.weights is None else filter_bounds(self.limit, self.weights, self.grid_version)
 
     def fits(self, *new: RdpCurve) -> bool:
@@ -182,7 +196,7 @@ class Account:
         gate = self.bounds()
         if self.own_delta(*new) > gate.room:
             return False
-        return bool((self.headroom(gate, *new) >= 0).any()) or self.pure_left(gate, *new) >= 0 or self.is_planned(*new)
+        return bool((self.headroom(gate, *new) >= 0).any()) or self.exact_left(gate, *new) >= 0 or self.is_planned(*new)
 
     def repetitions(self, pending: Sequence[RdpCurve], curve: RdpCurve) -> int:
         """Count the repetitions of `curve` that fit after `pending`; negative if `pending` does not."""
@@ -190,8 +204,8 @@ class Account:
         if self.own_delta(*pending) > gate.room:
             return -1
         by_orders = int((self.headroom(gate, *pending) // np.maximum(curve.values[gate.places], _ONE)).max())
-        purely = pure_repetitions(self.pure_left(gate, *pending), curve.pure)
-        most = max(by_orders, purely, self.planned_repetitions(pending, curve))
+        exactly = exact_repetitions(self.exact_left(gate, *pending), gate.exact_loss(curve))
+        most = max(by_orders, exactly, self.planned_repetitions(pending, curve))
         return most if most <= 0 or not curve.delta else min(most, self.delta_left(gate, *pending) // curve.delta)
 
     def is_planned(self, *new: RdpCurve) -> bool:
@@ -220,7 +234,7 @@ class Account:
         return UNLIMITED if isinf(most) else int(most)
 
     def own_delta(self, *new: RdpCurve) -> int:
-        """Sum the mechanisms' own deltas after further charges, in units of 2^-62."""
+        """Sum the mechanisms' own deltas after further charges, in units of 1e-18."""
         if self.exposure is None:
             return self.spent.delta + self.held.delta + sum([cost.delta for cost in new])
         further = sum([cost.delta for cost in new])
@@ -251,12 +265,13 @@ class Account:
         further = sum([cost.delta for cost in new])
         return self.exposure.left(gate.room, further, attrgetter("delta"))
 
-    def pure_left(self, gate: FilterBounds, *new: RdpCurve) -> int:
-        """Compute the largest pure loss of a further charge; negative if exceeded."""
-        further = sum([cost.pure for cost in new])
+    def exact_left(self, gate: FilterBounds, *new: RdpCurve) -> int:
+        """Compute the largest exact loss of a further charge; negative if exceeded."""
+        loss = gate.exact_loss
+        further = sum(map(loss, new))
         if self.exposure is None:
-            return gate.pure - self.spent.pure - self.held.pure - further
-        return self.exposure.left(gate.pure, further, attrgetter("pure"))
+            return gate.most - loss(self.spent) - loss(self.held) - further
+        return self.exposure.left(gate.most, further, loss)
 
     def grown_by(self, cost: RdpCurve) -> RdpCurve:
         """Compute the growth of the spent and held sum by a charge."""
@@ -297,7 +312,7 @@ class Account:
     def used(self, loss: RdpCurve | None = None) -> float:
         """Compute the share of its capacity that `spent`, or another loss, takes; above 1 if it is exceeded.
 
-        It is the least of spent_j / B_j over the orders j of its filter, of the pure loss over the limit's epsilon, and
+        It is the least of spent_j / B_j over the orders j of its filter, of the exact loss over its maximum, and
         of the used share of the plan. So after n of N equal steps it is at most n / N. What is set aside for mechanisms
         with a delta of their own may run out first: its share counts if it is larger, unless events are planned, for
         which it was measured out. MOST_USED if no coordinate bounds the loss; 0 without a limit.

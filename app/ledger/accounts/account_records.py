@@ -16,10 +16,12 @@ from typing import Final
 
 import numpy as np
 
-from app.accounting.curves import EXHAUSTED, PER_NAT, UNIT, RdpCurve
+from app.accounting.curves import EXHAUSTED, UNIT, Floats, RdpCurve, orders
 from app.accounting.events import NeighboringRelation, fingerprint
+from app.accounting.exact_losses import PER_NAT, Coordinate
 from app.ledger.accounts.account import Account, zero_curve
 from app.ledger.accounts.alerts import DEFAULT_ALERT_SETTINGS, AlertSettings
+from app.ledger.filter.filters import FilterBounds
 from app.ledger.plan.plan_filter import Coordinates
 from app.ledger.repeated_events import repeated
 from app.ledger.step_events import PricedStep, StepEvent
@@ -77,7 +79,7 @@ class ThresholdWatermark:
         passed: number of thresholds reached.
         place: grid index of an order.
         bound: maximum spent there, units of 2^-44 nats; -1 proves nothing.
-        delta: maximum sum of mechanisms' own deltas, units of 2^-62.
+        delta: maximum sum of mechanisms' own deltas, units of 1e-18.
         planned: the account and the maximum usage of its plan, if that is the proof; then the order proves nothing.
     """
 
@@ -239,6 +241,19 @@ def reached(account: Account, thresholds: Sequence[float]) -> int:
     return sum(used >= threshold for threshold in thresholds)
 
 
+def _bound_of_exact_loss(gate: FilterBounds, grid: Floats) -> tuple[int, Fraction]:
+    """Find an order that bounds the exact loss of a filter, and the most that is spent there if that is within it.
+
+    The order that represents infinity bounds the pure loss, and any order a bounds rho = mu^2 / 2 by its divergence
+    over a: no curve has less there (ADR 0004).
+    """
+    most = Fraction(gate.most, PER_NAT) / Fraction(UNIT)
+    if gate.coordinate is Coordinate.PURE:
+        return grid.size - 1, most
+    place = int(np.searchsorted(grid, 2.0))
+    return place, most * Fraction(float(grid[place])) / (2 if gate.coordinate is Coordinate.MU_SQUARED else 1)
+
+
 def watermark_of(account: Account, thresholds: Sequence[float]) -> ThresholdWatermark:
     """Find what proves longest that the next threshold is not reached: the plan, or an order.
 
@@ -259,6 +274,6 @@ def watermark_of(account: Account, thresholds: Sequence[float]) -> ThresholdWate
     shares = np.where(gate.bounds > 0, spent / np.maximum(gate.bounds, 1), inf)
     best = int(np.argmin(shares))
     place, most = int(gate.places[best]), Fraction(int(gate.bounds[best]))
-    if gate.pure_share(account.spent.pure) < shares[best]:  # which the order that represents infinity bounds
-        place, most = account.spent.values.size - 1, Fraction(gate.pure, PER_NAT) / Fraction(UNIT)
+    if gate.exact_share(gate.exact_loss(account.spent)) < shares[best]:
+        place, most = _bound_of_exact_loss(gate, orders(account.grid_version))
     return ThresholdWatermark(passed, place, min(ceil(target * most) - 1, EXHAUSTED - 1), delta)

@@ -1,14 +1,14 @@
 """Data blocks of calendar weeks, months and quarters, and their schedules."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
 from app.ledger.accounts.account_records import Block
 from app.ledger.errors import InvalidInputError
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 
 
 class CalendarPeriod(StrEnum):
@@ -37,7 +37,7 @@ class BlockSchedule:
     def to_json(self) -> dict[str, Any]:
         """Convert it to JSON."""
         template = {"period": str(self.period), "start": self.start.isoformat(), "prefix": self.prefix}
-        return template | {"limit": asdict(self.limit)}
+        return template | {"limit": self.limit.facts()}
 
     def name_of(self, block: Block) -> str:
         """Name the budget of a block."""

@@ -1,7 +1,7 @@
 """The admission rule: every account on a charge's path admits it, or none.
 
 Admit iff every account with a limit covers the charge by its plan, has some order j with spent_j + held_j + new_j
-<= B_j, or a pure loss of at most epsilon. There is no tolerance: all three are integers rounded up and B_j is an
+<= B_j, or an exact loss within its limit. There is no tolerance: all three are integers rounded up and B_j is an
 integer rounded down.
 """
 
@@ -13,11 +13,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from app.accounting.curves import DELTA_UNIT, UNBOUNDED, RdpCurve, quotient
+from app.accounting.curves import DELTA_UNIT, RdpCurve
+from app.accounting.exact_losses import quotient
 from app.ledger.accounts.account import Account, with_usage, zero_curve
 from app.ledger.admission.alternatives import Alternatives
 from app.ledger.event_differences import PlanDifference
-from app.ledger.filter.filters import UNLIMITED, Limit
+from app.ledger.filter.filters import UNLIMITED
+from app.ledger.filter.limits import Limit
 from app.ledger.plan.plan_causes import find_differences
 from app.ledger.plan.plans import PlanStatus
 from app.ledger.step_events import PricedStep, total_cost
@@ -183,7 +185,7 @@ def record(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission:
     """Charge executed steps regardless of limits; `overdrawn` if `admit` would refuse."""
     accounts, steps = _prepared(path, steps)
     new = total_cost(steps)
-    undecided = [each for each in accounts if each.weights is None]
+    undecided = [each for each in accounts if not each.has_filter]
     assert all(each.limit is None for each in undecided) or new.is_zero, "weights are fixed before a charge"
     remaining, binding = min_repetitions(accounts, (new,), steps[-1].curve)
     afterwards = tuple(account.charged(new) for account in accounts)
@@ -264,17 +266,13 @@ def _longest_prefix(accounts: Sequence[Account], steps: Sequence[PricedStep]) ->
 
 
 def _relative_room(account: Account, pending: RdpCurve, refused: RdpCurve) -> float:
-    """Compute the largest share of a refused charge that fits at an order or purely; -inf if own deltas refuse it."""
+    """Compute the largest share of a refused charge that fits at an order or exactly; -inf if own deltas refuse it."""
     gate = account.bounds()
     if account.own_delta(pending, refused) > gate.room:
         return -inf
     by_orders = float((account.headroom(gate, pending) / np.maximum(refused.values[gate.places], 1)).max())
-    return max(by_orders, _pure_share(account.pure_left(gate, pending), refused.pure))
-
-
-def _pure_share(left: int, asked: int) -> float:
-    """Compute the share of a pure loss that fits; -inf if it has no bound."""
-    return -inf if asked == UNBOUNDED else quotient(left, asked)
+    loss = gate.exact_loss(refused)
+    return by_orders if loss == gate.unbounded else max(by_orders, quotient(account.exact_left(gate, pending), loss))
 
 
 def _refused(
@@ -293,7 +291,7 @@ def _refused(
         used_including_reserved=binding.used(both),
         used_requested=max(binding.used(both + growth), MORE_THAN_ALL),
         delta_requested=growth.delta_value(),
-        delta_left=max(0, gate.room - binding.own_delta()) * DELTA_UNIT,
+        delta_left=float(max(0, gate.room - binding.own_delta()) * DELTA_UNIT),
         plan=binding.plan_status if binding.is_planned() else None,
         differences=_differences(binding, steps) if binding.is_planned() else (),
         max_steps_that_fit=fitting,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 
 
 class AlternativeType(StrEnum):

@@ -3,7 +3,8 @@
 from math import isinf
 from typing import NamedTuple
 
-from app.accounting.curves import EXHAUSTED, RdpCurve, added, quotient
+from app.accounting.curves import EXHAUSTED, RdpCurve, added
+from app.accounting.exact_losses import quotient
 from app.ledger.accounts.account import MOST_USED, Account
 from app.ledger.accounts.account_records import ThresholdWatermark
 from app.ledger.filter.filter_orders import FilterOrders
@@ -117,7 +118,7 @@ class Room(NamedTuple):
         if account.limit is not None and not from_held:
             assert account.exposure is None, "it is valid for one run only"
             gate = account.bounds()
-            if account.weights is None or account.own_delta() > gate.room:
+            if not account.has_filter or account.own_delta() > gate.room:
                 return None
             orders = FilterOrders.of(gate, spent + account.held, cost)
             if account.plan is not None and account.is_planned():

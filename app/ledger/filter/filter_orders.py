@@ -1,4 +1,4 @@
-"""Loss at the orders of a filter and pure loss, before and after repetitions of one event (ADR 0033).
+"""Loss at the orders of a filter and exact loss, before and after repetitions of one event (ADR 0033).
 
 A filter has at most nine orders. For vectors this short, plain integers take a fifth of numpy's time, and they do not
 overflow.
@@ -9,8 +9,8 @@ from math import inf
 from operator import add, floordiv, mul, sub
 from typing import NamedTuple
 
-from app.accounting.curves import EXHAUSTED, UNBOUNDED, RdpCurve
-from app.ledger.filter.filters import FilterBounds, pure_repetitions
+from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.ledger.filter.filters import FilterBounds, exact_repetitions
 
 
 class FilterOrders(NamedTuple):
@@ -20,30 +20,36 @@ class FilterOrders(NamedTuple):
         gate: the filter's bounds; `bounds` is a list of its own.
         spent: units before the repetitions; unlike a curve's, they may be more than EXHAUSTED.
         cost: units of one repetition.
-        pure_spent: units of pure loss before the repetitions.
-        pure_cost: of one.
+        exact_spent: units of the exact loss before the repetitions.
+        exact_cost: of one.
     """
 
     gate: FilterBounds
     bounds: list[int]
     spent: list[int]
     cost: list[int]
-    pure_spent: int
-    pure_cost: int
+    exact_spent: int
+    exact_cost: int
 
     @classmethod
     def of(cls, gate: FilterBounds, spent: RdpCurve, cost: RdpCurve) -> "FilterOrders":
         """Take a loss and an event's cost at the orders of a filter, whose delta is enough for the loss's own."""
         assert spent.delta <= gate.room, "else nothing fits"
         places, bounds = gate.places, gate.bounds.tolist()
-        return cls(gate, bounds, spent.values[places].tolist(), cost.values[places].tolist(), spent.pure, cost.pure)
+        return cls(
+            gate,
+            bounds,
+            spent.values[places].tolist(),
+            cost.values[places].tolist(),
+            *map(gate.exact_loss, (spent, cost)),
+        )
 
     def after(self, count: int, curve: RdpCurve) -> "FilterOrders":
         """Charge the repetitions, and continue with another event."""
         charged = self.cost if count == 1 else map(mul, self.cost, repeat(count))
         spent, cost = list(map(add, self.spent, charged)), curve.values[self.gate.places].tolist()
-        pure = min(self.pure_spent + self.pure_cost * count, UNBOUNDED)
-        return FilterOrders(self.gate, self.bounds, spent, cost, pure, curve.pure)
+        exact = min(self.exact_spent + self.exact_cost * count, self.gate.unbounded)
+        return FilterOrders(self.gate, self.bounds, spent, cost, exact, self.gate.exact_loss(curve))
 
     def repetitions(self) -> tuple[int, int]:
         """Count the repetitions that fit where they have a cost, and where they have none; negative if none fits."""
@@ -53,10 +59,10 @@ class FilterOrders(NamedTuple):
             left = list(zip(map(sub, self.bounds, self.spent), self.cost, strict=True))
             most = max([units // each for units, each in left if each], default=-1)
             endless = max([units for units, each in left if not each])
-        if self.pure_spent == UNBOUNDED:
+        if self.exact_spent == self.gate.unbounded:
             return most, endless
-        purely = pure_repetitions(self.gate.pure - self.pure_spent, self.pure_cost)
-        return (max(most, purely), endless) if self.pure_cost else (most, max(endless, purely))
+        exactly = exact_repetitions(self.gate.most - self.exact_spent, self.exact_cost)
+        return (max(most, exactly), endless) if self.exact_cost else (most, max(endless, exactly))
 
     def used(self, count: int) -> float:
         """Compute the share of the bounds that the loss takes after repetitions, as `FilterBounds.used` does."""
@@ -65,5 +71,7 @@ class FilterOrders(NamedTuple):
             loss = spent + cost * count
             if bound > 0 and loss < EXHAUSTED:
                 least = min(least, loss / bound)
-        pure = self.pure_spent + self.pure_cost * count
-        return least if pure >= UNBOUNDED else min(least, self.gate.pure_share(pure))
+        if self.exact_spent == self.gate.unbounded:
+            return least
+        exact = min(self.exact_spent + self.exact_cost * count, self.gate.unbounded)
+        return min(least, self.gate.exact_share(exact))

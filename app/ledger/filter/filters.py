@@ -13,20 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.accounting.conversion import conversion_prices, epsilon_at_orders, threshold_units
-from app.accounting.curves import (
-    DELTA_UNIT,
-    EXHAUSTED,
-    GRID_VERSION,
-    HIGHEST,
-    UNBOUNDED,
-    RdpCurve,
-    nats_of,
-    orders,
-    pure_limit,
-    pure_nats,
-    quotient,
-)
-from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
+from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, HIGHEST, RdpCurve, nats_of, orders
+from app.accounting.exact_losses import UNBOUNDED, UNBOUNDED_LOSSES, Coordinate, exact, pure_nats, quotient
+from app.ledger.errors import DeltaTooLargeError, LimitTooSmallError
+from app.ledger.filter.limits import Limit
 
 SET_ASIDE = 0.01
 """Minimum share of delta reserved for mechanisms with a delta of their own."""
@@ -39,21 +29,6 @@ AROUND_SHARE = 1.0 - PLANNED_SHARE - SET_ASIDE
 
 NEIGHBOUR_FACTORS = np.geomspace(0.25, 4.0, 8)
 """The other orders: (order - 1) as a multiple of (planned order - 1)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """The maximum loss: epsilon in (0, 10000] nats and delta in [1e-30, 0.5)."""
-
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        if not 0 < self.epsilon <= 10_000:  # noqa: PLR2004 - the range is documented above
-            raise InvalidInputError(f"The limit's epsilon must be in (0, 10000], not {self.epsilon}.")
-        if not 1e-30 <= self.delta < 0.5:  # noqa: PLR2004
-            raise InvalidInputError(f"The limit's delta must be in [1e-30, 0.5), not {self.delta}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +84,8 @@ class FilterWeights:
         return (*self.deltas, self.reserve, *(() if self.plan is None else (self.plan.delta,)))
 
     def set_aside(self) -> int:
-        """Get the reserve in units of 2^-62, rounded down."""
-        return floor(Fraction(self.reserve) / Fraction(DELTA_UNIT))
+        """Get the reserve in units of 1e-18, rounded down."""
+        return floor(Fraction(self.reserve) / DELTA_UNIT)
 
     @classmethod
     def of(
@@ -133,7 +108,7 @@ def spread_delta(limit: Limit, workload: RdpCurve, grid_version: int) -> float:
 
 
 def spread_beside(limit: Limit, own_delta: int) -> float:
-    """Compute the most of a limit's delta that orders and plan may share beside own deltas, in units of 2^-62."""
+    """Compute the most of a limit's delta that orders and plan may share beside own deltas, in units of 1e-18."""
     return (limit.delta - (own_delta + 1) * DELTA_UNIT) / (1.0 - SET_ASIDE) * (1.0 - 1e-12)
 
 
@@ -160,7 +135,7 @@ def filter_weights(
     for_orders = 1.0 if plan is None else 1.0 - plan.delta / ((1.0 - SET_ASIDE) * spread)
     grid = orders(grid_version)
     planned_delta = PLANNED_SHARE * spread * for_orders
-    planned = int(np.argmax(_repetitions_at_orders(limit.epsilon, planned_delta, workload, grid_version)))
+    planned = int(np.argmax(_repetitions_at_orders(limit.value, planned_delta, workload, grid_version)))
     # The order that represents infinity has no neighbours: the highest computed orders replace them.
     centre = min(float(grid[planned]) - 1.0, HIGHEST - 1.0)
     if grid[planned] > HIGHEST:
@@ -188,7 +163,7 @@ def _balanced_share(limit: Limit, workload: RdpCurve, grid_version: int) -> floa
         share = (low + high) / 2
         by_delta = share * limit.delta / (workload.delta * DELTA_UNIT)
         spread = (1.0 - share) * limit.delta
-        by_curve = float(np.max(_repetitions_at_orders(limit.epsilon, spread, workload, grid_version)))
+        by_curve = float(np.max(_repetitions_at_orders(limit.value, spread, workload, grid_version)))
         low, high = (share, high) if by_delta < by_curve else (low, share)
     return high
 
@@ -213,11 +188,13 @@ def check_limit(limit: Limit, population_size: int | None, grid_version: int = G
     """Reject a limit whose delta is 1/size or more, or that admits no mechanism."""
     if population_size is not None:
         check_delta(limit.delta, population_size)
+    if limit.is_exact:
+        return
     smallest = smallest_useful_epsilon(limit.delta, orders(grid_version))
-    if limit.epsilon <= smallest:
+    if limit.value <= smallest:
         raise LimitTooSmallError(
             f"With delta {limit.delta:g} no mechanism can be admitted below epsilon {smallest:.4g}; "
-            f"the limit's epsilon is {limit.epsilon:g}. Choose a larger epsilon or a larger delta.",
+            f"the limit's epsilon is {limit.value:g}. Choose a larger epsilon or a larger delta.",
             smallest_epsilon=smallest,
         )
 
@@ -228,21 +205,32 @@ _BELOW_ZERO: Final = np.array(-1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilterBounds:
-    """The orders of a filter and the maximum loss at each.
+    """The orders of a filter and the maximum loss at each, and the maximum of the loss that is kept exactly.
 
     Args:
         places: (n_places,) increasing indices into the grid.
         bounds: (n_places,) int64, units of 2^-44 nats, rounded down; -1 at an order that admits nothing.
         prices: (n_places,) nats that the conversion to epsilon adds.
-        room: maximum sum of mechanisms' own deltas, units of 2^-62.
-        pure: maximum pure loss, units of 1 / PER_NAT nats: it takes no part of delta (ADR 0046).
+        room: maximum sum of mechanisms' own deltas, units of 1e-18.
+        most: maximum of the exact loss, units of 1 / PER_NAT: it takes no part of delta (ADR 0046, ADR 0052).
+        coordinate: of the exact loss.
     """
 
     places: NDArray[np.intp]
     bounds: NDArray[np.int64]
     prices: NDArray[np.float64]
     room: int
-    pure: int
+    most: int
+    coordinate: Coordinate = Coordinate.PURE
+
+    def exact_loss(self, curve: RdpCurve) -> int:
+        """Get the exact loss of a curve that is bounded."""
+        return curve.exact[self.coordinate]
+
+    @property
+    def unbounded(self) -> int:
+        """The exact loss of what has none."""
+        return UNBOUNDED_LOSSES[self.coordinate]
 
     def left(self, *taken: RdpCurve) -> NDArray[np.int64]:
         """Subtract curves from the bounds; (n_places,), negative where an order is exceeded."""
@@ -253,32 +241,32 @@ class FilterBounds:
         return left
 
     def repetitions(self, spent: RdpCurve, curve: RdpCurve) -> int:
-        """Count the repetitions of a curve that fit after a loss: at some order or purely, and by own deltas."""
+        """Count the repetitions of a curve that fit after a loss: at some order or exactly, and by own deltas."""
         by_orders = int((self.left(spent) // np.maximum(curve.values[self.places], 1)).max())
-        most = max(by_orders, pure_repetitions(self.pure - spent.pure, curve.pure))
+        most = max(by_orders, exact_repetitions(self.most - self.exact_loss(spent), self.exact_loss(curve)))
         return min(most, (self.room - spent.delta) // curve.delta) if curve.delta else most
 
     def used(self, spent: RdpCurve) -> float:
-        """Compute the share of the bounds that a loss takes where that is least: at an order, or purely."""
+        """Compute the share of the bounds that a loss takes where that is least: at an order, or exactly."""
         # Quotients of Python's integers are rounded once, so that counting finds the same (`filter_orders`).
         rows = zip(self.bounds.tolist(), spent.values[self.places].tolist(), strict=True)
         by_orders = min([loss / bound for bound, loss in rows if bound > 0 and loss < EXHAUSTED], default=inf)
-        return min(by_orders, self.pure_share(spent.pure))
+        return min(by_orders, self.exact_share(self.exact_loss(spent)))
 
     def limit_needed(self, spent: RdpCurve) -> float:
-        """Compute the smallest epsilon limit under which this filter would still have admitted a loss."""
+        """Compute the smallest epsilon limit under which this filter, of orders, would still have admitted a loss."""
         if spent.delta > self.room:
             return inf
         by_orders = max(0.0, float((nats_of(spent.values[self.places]) + self.prices).min()))
         return by_orders if spent.pure == UNBOUNDED else min(by_orders, pure_nats(spent.pure))
 
-    def pure_share(self, loss: int) -> float:
-        """Compute a pure loss as a share of the largest one; infinite without a bound."""
-        return inf if loss == UNBOUNDED else quotient(loss, self.pure)
+    def exact_share(self, loss: int) -> float:
+        """Compute an exact loss as a share of the largest one; infinite without a bound."""
+        return inf if loss == self.unbounded else quotient(loss, self.most)
 
 
-def pure_repetitions(left: int, each: int) -> int:
-    """Count the repetitions of a pure loss that fit into what is left of the limit; negative if that is exceeded."""
+def exact_repetitions(left: int, each: int) -> int:
+    """Count the repetitions of an exact loss that fit into what is left of the limit; negative if that is exceeded."""
     return -1 if left < 0 else left // each if each else UNLIMITED
 
 
@@ -299,6 +287,13 @@ def filter_bounds(limit: Limit, weights: FilterWeights, grid_version: int) -> Fi
     assert weights.within(limit.delta), "the parts of delta are within it"
     places = np.array(weights.indices)
     chosen, deltas = orders(grid_version)[places], np.array(weights.deltas)
-    bounds = threshold_units(chosen, limit.epsilon, deltas)
+    bounds = threshold_units(chosen, limit.value, deltas)
     prices = epsilon_at_orders(chosen, np.zeros(chosen.shape), deltas)
-    return FilterBounds(places, bounds, prices, weights.set_aside(), pure_limit(limit.epsilon))
+    return FilterBounds(places, bounds, prices, weights.set_aside(), limit.most())
+
+
+@lru_cache(maxsize=4096)
+def exact_bounds(limit: Limit) -> FilterBounds:
+    """Get the bounds of a limit of which one exact loss decides: no order admits anything (ADR 0052)."""
+    room = floor(exact(limit.delta) / DELTA_UNIT)
+    return FilterBounds(np.array([0]), np.array([-1]), np.array([0.0]), room, limit.most(), limit.coordinate)

@@ -1,6 +1,6 @@
 """Growth of an account with disjoint partitions by a charge under it.
 
-At every order, and for own deltas and the pure loss as for further orders, it is the maximum of straight lines: max
+At every order, and for own deltas and exact losses as for further orders, it is the maximum of straight lines: max
 over t of (base_t + t * charge). A partition that the charge does not reach may be the maximum (t = 0); the charge may
 reach several of those that count (t > 1). See ADR 0017.
 """
@@ -12,7 +12,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from app.accounting.curves import EXHAUSTED, UNBOUNDED, RdpCurve, Usage
+from app.accounting.curves import EXHAUSTED, RdpCurve, Usage
+from app.accounting.exact_losses import ExactLosses
 
 Lines = Mapping[int, RdpCurve]
 """Bases by slope."""
@@ -41,7 +42,7 @@ class ParallelExposure:
         return ParallelExposure(self.spent, _moved(self.total, cost))
 
     def left(self, most: int, further: int, taken: Callable[[RdpCurve], int]) -> int:
-        """Compute the largest own delta or pure loss of a charge after a further one; negative if exceeded.
+        """Compute the largest own delta or exact loss of a charge after a further one; negative if exceeded.
 
         Args:
             most: that the account may have.
@@ -83,7 +84,7 @@ def compose_partitions(
 
 
 def without(whole: RdpCurve, part: RdpCurve) -> RdpCurve:
-    """Subtract one term from a sum; an exhausted order stays exhausted, and an unbounded pure loss unbounded."""
+    """Subtract one term from a sum; an exhausted order stays exhausted, and an unbounded loss unbounded."""
     rest = whole.values - part.values
     rest[whole.values == EXHAUSTED] = EXHAUSTED
     used = {
@@ -91,21 +92,21 @@ def without(whole: RdpCurve, part: RdpCurve) -> RdpCurve:
         for owner, counts in whole.used.items()
     }
     delta = EXHAUSTED if whole.delta == EXHAUSTED else whole.delta - part.delta
-    return RdpCurve(rest, delta, used, UNBOUNDED if whole.pure == UNBOUNDED else whole.pure - part.pure)
+    return RdpCurve(rest, delta, used, whole.exact.less(part.exact))
 
 
 def is_exact(held: RdpCurve, left: Iterable[RdpCurve]) -> bool:
     """Check whether subtracting a part from a hold leaves the exact sum of the remaining curves.
 
     True if one repetition of the remaining curves exhausts every order at which `held` is exhausted, as every Gaussian
-    exhausts the order that represents infinity, and so for the pure loss. `left` is consumed only as far as needed.
+    exhausts the order that represents infinity, and so for exact losses. `left` is consumed only as far as needed.
     """
-    doubtful, unbounded = np.flatnonzero(held.values == EXHAUSTED), held.pure == UNBOUNDED
+    doubtful, unbounded = np.flatnonzero(held.values == EXHAUSTED), held.exact.unbounded()
     for curve in left:
         if not doubtful.size and not unbounded:
             break
         doubtful = doubtful[curve.values[doubtful] != EXHAUSTED]
-        unbounded = unbounded and curve.pure != UNBOUNDED
+        unbounded = unbounded - curve.exact.unbounded()
     return not doubtful.size and not unbounded and held.delta != EXHAUSTED
 
 
@@ -114,8 +115,10 @@ def held_of(spent: RdpCurve, total: RdpCurve) -> RdpCurve:
     held = without(total, spent)
     values = held.values.copy()
     values[spent.values == EXHAUSTED] = 0
-    delta, pure = 0 if spent.delta == EXHAUSTED else held.delta, 0 if spent.pure == UNBOUNDED else held.pure
-    return RdpCurve(values, delta, held.used, pure)
+    exact = held.exact
+    for at in spent.exact.unbounded():
+        exact = exact.with_loss(at, 0)
+    return RdpCurve(values, 0 if spent.delta == EXHAUSTED else held.delta, held.used, exact)
 
 
 def _moved(lines: Lines, cost: RdpCurve) -> Lines:
@@ -143,15 +146,15 @@ def _merge_max(curves: dict[Key, RdpCurve], key: Key, curve: RdpCurve) -> None:
     before = curves.get(key)
     if before is not None:
         used = _ranked_usage([before, curve], 1)[0]
-        delta, pure = max(before.delta, curve.delta), max(before.pure, curve.pure)
-        curve = RdpCurve(np.maximum(before.values, curve.values), delta, used, pure)
+        delta, exact = max(before.delta, curve.delta), before.exact.join(curve.exact, max)
+        curve = RdpCurve(np.maximum(before.values, curve.values), delta, used, exact)
     curves[key] = curve
 
 
 def _top_sums(curves: Sequence[RdpCurve], most: int) -> list[RdpCurve]:
     """Sum the 0, 1, 2, ... `most` largest values at every order."""
-    deltas, pures = (
-        sorted(each, reverse=True) for each in zip(*((one.delta, one.pure) for one in curves), strict=True)
+    deltas, *losses = (
+        sorted(each, reverse=True) for each in zip(*((one.delta, *one.exact) for one in curves), strict=True)
     )
     many = min(most, len(curves))
     ranked = [np.zeros_like(curves[0].values)] * many
@@ -162,7 +165,8 @@ def _top_sums(curves: Sequence[RdpCurve], most: int) -> list[RdpCurve]:
     usage = _ranked_usage(curves, many)
     sums = [RdpCurve.zero(curves[0].values.size)]
     for place in range(many):
-        sums.append(sums[-1] + RdpCurve(ranked[place], deltas[place], usage[place], pures[place]))
+        exact = ExactLosses(*(each[place] for each in losses))
+        sums.append(sums[-1] + RdpCurve(ranked[place], deltas[place], usage[place], exact))
     return sums
 
 

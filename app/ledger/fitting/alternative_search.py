@@ -104,7 +104,7 @@ def _higher_limit(
     own, last = path[-1], found[-1]
     if own.kind is AccountKind.RUN and last.account_id == own.id:
         try:
-            require_run(sources_of(path), Size(last.limit.epsilon, last.limit.delta), limited=True, planned=True)
+            require_run(sources_of(path), Size.of(last.limit), limited=True, planned=True)
         except PolicyViolationError:
             raise _UnavailableError(UnavailableReason.POLICY) from None
     return found

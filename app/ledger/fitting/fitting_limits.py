@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, sqrt
 from typing import Final
 
 from app.accounting.calibration.monotone_search import decimal, index_at_or_below, smallest_fitting
@@ -10,7 +10,8 @@ from app.accounting.curves import RdpCurve
 from app.accounting.pricing_effort import MAX_PLAN_WORK, bounded
 from app.ledger.accounts.account import Account, with_usage
 from app.ledger.admission.alternatives import RaisedLimit
-from app.ledger.filter.filters import Limit, PlanBound
+from app.ledger.filter.filters import PlanBound
+from app.ledger.filter.limits import MOST, Unit
 from app.ledger.fitting.trial_admission import Trial
 from app.ledger.governance.filter_weights import Tuning, weights_under
 from app.ledger.governance.limit_changes import with_limit
@@ -18,16 +19,14 @@ from app.ledger.step_events import PricedStep, total_cost
 
 DIGITS: Final = 4
 PLAN_DIGITS: Final = 3
-"""Significant digits of a limit's epsilon, rounded up; fewer where each trial computes what a plan may take."""
-
-MAX_EPSILON: Final = 10_000.0
+"""Significant digits of a limit's value, rounded up; fewer where each trial computes what a plan may take."""
 
 FURTHER: Final = (0, 1, 2, 4, 8, 16)
 """Last digits above an estimate at which a limit is tried with all that it allows of a plan: each takes up to 0.5 s."""
 
 
 def raise_limits(trial: Trial, path: Sequence[Account], steps: Sequence[PricedStep]) -> tuple[RaisedLimit, ...]:
-    """Find the smallest limits with which steps are admitted; delta stays.
+    """Find the smallest limits with which steps are admitted; units and deltas stay.
 
     Returns:
         All limits to raise, root to leaf; empty if no limits are enough.
@@ -51,29 +50,30 @@ def raise_limits(trial: Trial, path: Sequence[Account], steps: Sequence[PricedSt
 
 
 def _raised(trial: Trial, account: Account, steps: Sequence[PricedStep]) -> Account | None:
-    """Raise an account's limit as a change of it would, to the smallest epsilon with which steps fit."""
-    assert account.limit is not None, "it has one to raise"
-    bound, delta = None if account.weights is None else account.weights.plan, account.limit.delta
+    """Raise an account's limit as a change of it would, to the smallest value with which steps fit."""
+    present = account.limit
+    assert present is not None, "it has one to raise"
+    bound, most = None if account.weights is None else account.weights.plan, MOST[present.unit]
     digits = DIGITS if bound is None else PLAN_DIGITS
     tuning = Tuning.of(account)
     if bound is None:
         tuning = replace(tuning, items=())  # a plan that is not taken here is not searched for again at each limit
-    last = index_at_or_below(MAX_EPSILON, digits)
+    last = index_at_or_below(most, digits)
 
     def raised(index: int, known: PlanBound | None = None) -> Account | None:
-        limit = Limit(decimal(index, digits), delta)
+        limit = replace(present, value=decimal(index, digits))
         changed = with_limit(account, limit, weights_under(tuning, limit, known))
         return changed if trial.admits([changed], steps) else None
 
-    first = index_at_or_below(account.limit.epsilon, digits) + 1
-    near = min(_estimated_epsilon(account, steps), MAX_EPSILON)
+    first = index_at_or_below(present.value, digits) + 1
+    near = min(_estimated_value(account, steps), most)
     near_index = index_at_or_below(near, digits) + 1
     found = smallest_fitting(lambda index: raised(index, bound) is not None, near_index, first, last)
     if bound is None:
         return None if found is None else raised(found)
     by_plan = _planned_epsilon(account, steps)
     candidates = [] if found is None else [found]
-    if by_plan <= MAX_EPSILON:
+    if by_plan <= most:
         candidates.append(max(index_at_or_below(by_plan, digits) + 1, first))
     start = min(candidates, default=None)
     if start is None:
@@ -81,9 +81,14 @@ def _raised(trial: Trial, account: Account, steps: Sequence[PricedStep]) -> Acco
     return next((changed for further in FURTHER if (changed := raised(start + further)) is not None), None)
 
 
-def _estimated_epsilon(account: Account, steps: Sequence[PricedStep]) -> float:
-    """Estimate the epsilon at which an account admits steps at the orders of its filter; infinite if none does."""
-    found = 0.0
+def _estimated_value(account: Account, steps: Sequence[PricedStep]) -> float:
+    """Estimate the limit's value at which an account admits steps, without its plan; infinite if none does."""
+    limit, found = account.limit, 0.0
+    assert limit is not None, "it has one to raise"
+    if limit.is_exact:
+        gate = account.bounds()
+        share = gate.exact_share(gate.exact_loss(_after(account, steps)))
+        return limit.value * (sqrt(share) if limit.unit is Unit.MU else share)
     for held in (False, True):
         prepared = account.prepared_for(steps, held=held)
         found = max(found, prepared.bounds().limit_needed(_after(prepared, steps)))

@@ -11,6 +11,7 @@ from app.accounting.calibration.solvers import smallest_noise_multiplier
 from app.accounting.curves import orders
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import MAX_NOISE_MULTIPLIER, DpEvent, noise_multiplier, with_noise_multiplier
+from app.accounting.exact_losses import quotient
 from app.accounting.pricing_effort import curve_work, use_effort_of_curve
 from app.accounting.rdp import curve_over
 from app.ledger.accounts.account import Account
@@ -64,24 +65,27 @@ def min_noise(
 
 
 def _estimated_noise(path: Sequence[Account], priced: PricedStep) -> float:
-    """Estimate the noise multiplier with which a refused charge just fits: a root at the orders of its filters."""
-    asked, size = priced.step, priced.curve.values.size
+    """Estimate the noise multiplier with which a refused charge just fits: a root of its filters."""
+    asked = priced.step
     rooms = []
     for account in path:
         if account.limit is not None:
             gate = account.prepared_for([priced]).bounds()
-            rooms.append((np.arange(size)[gate.places], account.headroom(gate)))
-    places = np.unique(np.concatenate([at for at, _ in rooms]))
-    free = [(np.searchsorted(places, at), np.maximum(left, 0)) for at, left in rooms]
+            rooms.append((gate, account.headroom(gate), max(account.exact_left(gate), 1)))
+    places = np.unique(np.concatenate([gate.places for gate, *_ in rooms]))
+    free = [(np.searchsorted(places, gate.places), np.maximum(left, 0.5), gate, exact) for gate, left, exact in rooms]
     grid = orders(path[0].grid_version)[places]
 
     def excess(at: float) -> float:
         """Compute the logarithm of cost over room at the best order of the account with the least room."""
         event = with_noise_multiplier(asked.event, min(max(exp(at), own), MAX_NOISE_MULTIPLIER))
         use_effort_of_curve(event, places.size, path[0].relation)
-        cost = curve_over(event, grid, path[0].relation).times(asked.count).values
-        shares = [float((cost[at] / np.maximum(left, 0.5)).min()) for at, left in free]
-        return log(max(*shares, 1e-300))
+        cost = curve_over(event, grid, path[0].relation).times(asked.count)
+        shares = [
+            min(float((cost.values[at] / left).min()), quotient(gate.exact_loss(cost), exact))
+            for at, left, gate, exact in free
+        ]
+        return log(min(max(*shares, 1e-300), 1e300))
 
     own = noise_multiplier(asked.event)
     return exp(root(excess, log(own), (log(own), log(MAX_NOISE_MULTIPLIER)), CLOSE))

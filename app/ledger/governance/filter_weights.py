@@ -11,13 +11,13 @@ from app.ledger.accounts.account import Account
 from app.ledger.filter.filters import (
     FilterBounds,
     FilterWeights,
-    Limit,
     PlanBound,
     filter_bounds,
     filter_weights,
     spread_beside,
     spread_delta,
 )
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.limit_changes import is_lowered
 from app.ledger.plan.plan_filter import workload_of
 from app.ledger.plan.plans import bound_plan
@@ -61,12 +61,12 @@ def planned_weights(
         PlanTooExpensiveError: it would take more work than a request may take.
     """
     spread = spread_delta(limit, _total(_sample(items), relation, grid_version), grid_version)
-    found = bound or bound_plan(workload_of(items, relation), limit.epsilon, share, share * spread)
+    found = bound or bound_plan(workload_of(items, relation), limit.value, share, share * spread)
     held = _total(first_steps(items, max(found.steps, 1)), relation, grid_version)
     beside = spread_beside(limit, held.delta)
     if 0 < beside < spread:  # what is allowed of the plan begins with more own delta than all of it has
         spread = beside
-        found = bound or bound_plan(workload_of(items, relation), limit.epsilon, share, share * spread)
+        found = bound or bound_plan(workload_of(items, relation), limit.value, share, share * spread)
         held = _total(first_steps(items, max(found.steps, 1)), relation, grid_version)
     weights = filter_weights(limit, held, grid_version, replace(found, delta=share * spread), spread)
     return weights if bound else _better(limit, weights, items, relation, grid_version)
@@ -137,12 +137,15 @@ def weights_under(before: Tuning, limit: Limit, bound: PlanBound | None = None) 
         PlanTooExpensiveError: it would take more work than a request may take.
     """
     weights = before.weights
-    if weights is None:
+    if limit.is_exact:
         return None
     if before.untouched and before.items:
         rule = (before.relation, before.grid_version)
-        share = _undeclared_share(before.items) if weights.plan is None else weights.plan.share
+        plan = None if weights is None else weights.plan
+        share = _undeclared_share(before.items) if plan is None else plan.share
         return planned_weights(limit, before.items, *rule, share, bound)
+    if weights is None:
+        return None
     scaled = rescale_weights(weights, before.limit, limit)
     if scaled.plan is None:
         return scaled
@@ -150,7 +153,7 @@ def weights_under(before: Tuning, limit: Limit, bound: PlanBound | None = None) 
         return replace(scaled, plan=replace(bound, delta=scaled.plan.delta))
     known = 0 if is_lowered(before.limit, limit) else scaled.plan.steps
     workload = workload_of(before.items, before.relation)
-    bound = bound_plan(workload, limit.epsilon, scaled.plan.share, scaled.plan.delta, at_least=known)
+    bound = bound_plan(workload, limit.value, scaled.plan.share, scaled.plan.delta, at_least=known)
     return replace(scaled, plan=bound)
 
 

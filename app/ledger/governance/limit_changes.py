@@ -11,18 +11,19 @@ from app.accounting.events import DpEvent
 from app.ledger.accounts.account import Account, AccountKind, usage_of, zero_curve
 from app.ledger.admission.admission import min_repetitions
 from app.ledger.admission.composition import exposed
-from app.ledger.filter.filters import FilterWeights, Limit
+from app.ledger.filter.filters import FilterWeights
+from app.ledger.filter.limits import Limit
 from app.ledger.runs.reservations import Reservation, ReservedItem
 
 
 def is_raised(before: Limit, after: Limit) -> bool:
-    """Check whether the new limit may admit more."""
-    return after.epsilon > before.epsilon or after.delta > before.delta
+    """Check whether the new limit may admit more, as one in another unit may."""
+    return not before.has_rule_of(after) or after.value > before.value or after.delta > before.delta
 
 
 def is_lowered(before: Limit, after: Limit) -> bool:
-    """Check whether the new limit may admit less; a raise may do both."""
-    return after.epsilon < before.epsilon or after.delta < before.delta
+    """Check whether the new limit may admit less; a raise may do both, and so may another unit."""
+    return not before.has_rule_of(after) or after.value < before.value or after.delta < before.delta
 
 
 def with_limit(account: Account, limit: Limit, weights: FilterWeights | None) -> Account:

@@ -21,7 +21,7 @@ from app.accounting.events import (
 from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import EndedPlan
 from app.ledger.errors import AccountClosedError, PolicyViolationError, ReservationRequiredError
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit, Unit
 from app.ledger.permissions import Role
 from app.ledger.runs.deviations import Deviation
 from app.ledger.runs.origins import Origins
@@ -58,10 +58,28 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The declared loss of a run by its limit, plan or governing limit."""
+    """The declared loss of a run by its limit, plan or governing limit; `limit` is set if it is by a limit."""
 
     epsilon: float
     delta: float
+    limit: Limit | None = None
+
+    @classmethod
+    def of(cls, limit: Limit) -> "Size":
+        """Get that of a limit: in rho or mu, its epsilon at the delta at which that is shown."""
+        return cls(limit.epsilon, limit.shown_delta, limit)
+
+    def epsilon_under(self, policy: Policy) -> float:
+        """Compute the epsilon that a policy judges: of rho and mu at the policy's delta, if that is smaller."""
+        limit, most = self.limit, policy.max_delta
+        if limit is None or limit.unit is Unit.EPSILON or most is None:
+            return self.epsilon
+        return limit.epsilon_at(min(self.delta, most))
+
+    @property
+    def judged_delta(self) -> float:
+        """The delta that policies judge: of a limit its own."""
+        return self.delta if self.limit is None else self.limit.delta
 
 
 def require_open(path: Iterable[Account], now: datetime, wait_until: datetime | None = None) -> None:
@@ -178,8 +196,8 @@ def require_run(sources: tuple[PolicySource, ...], size: Size, *, limited: bool,
     """
     _raise_first(sources, "require_limit", lambda policy: _missing(limited, policy.require_limit))
     _raise_first(sources, "require_plan", lambda policy: _without_plan(policy, planned=planned))
-    _raise_first(sources, "max_epsilon", lambda policy: _above(size.epsilon, policy.max_epsilon))
-    _raise_first(sources, "max_delta", lambda policy: _above(size.delta, policy.max_delta))
+    _raise_first(sources, "max_epsilon", lambda policy: _above(size.epsilon_under(policy), policy.max_epsilon))
+    _raise_first(sources, "max_delta", lambda policy: _above(size.judged_delta, policy.max_delta))
 
 
 def require_origins(sources: tuple[PolicySource, ...], origins: Origins | None) -> None:

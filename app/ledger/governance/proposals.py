@@ -1,12 +1,13 @@
 """Proposals and their reviews by another person."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Self
 
+from app.ledger.filter.limits import Limit
 from app.ledger.query_parameters import parameter
 from app.ledger.runs.run import RunStatus
 
@@ -93,8 +94,9 @@ _GOING: Final = frozenset({RunStatus.ACTIVE, RunStatus.PAUSED})
 class Unapproved:
     """A run without a second person's approval.
 
-    Epsilon and delta are of its own limit, or the largest and smallest of its budgets. `spent` is the epsilon of its
-    last decision, possibly infinite, if it has its own unchanged limit; None: computable from the balance only.
+    Epsilon and delta are of its own limit, or the largest and smallest of its budgets, as they are shown. `spent` is
+    the epsilon of its last decision, possibly infinite, if it has its own unchanged limit; None: computable from the
+    balance only.
     """
 
     id: str
@@ -102,6 +104,12 @@ class Unapproved:
     epsilon: float
     delta: float
     spent: float | None
+
+    @classmethod
+    def of(cls, run_id: str, status: RunStatus, limits: Sequence[Limit], spent: float | None) -> Self:
+        """Take epsilon and delta from the limits that govern a run."""
+        epsilon = max(limit.epsilon for limit in limits)
+        return cls(run_id, status, epsilon, min(limit.shown_delta for limit in limits), spent)
 
     @property
     def going(self) -> bool:

@@ -14,7 +14,8 @@ from app.accounting.conversion import threshold_units
 from app.accounting.curves import EXHAUSTED, Floats, RdpCurve, orders
 from app.accounting.events import DpEvent, RepeatAndSelect
 from app.ledger.accounts.account import Account
-from app.ledger.filter.filters import PLANNED_SHARE, FilterWeights, Limit, filter_weights
+from app.ledger.filter.filters import PLANNED_SHARE, FilterWeights, filter_weights
+from app.ledger.filter.limits import Limit
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent, is_endless
 
 MOST_RUNS: Final = 256
@@ -43,7 +44,8 @@ def registered_steps(
 
 def is_tunable(account: Account) -> bool:
     """Check whether an account's filter may still be tuned: nothing is planned, spent or reserved."""
-    return account.limit is not None and not account.planned and account.is_untouched
+    has_orders = account.limit is not None and not account.limit.is_exact
+    return has_orders and not account.planned and account.is_untouched
 
 
 def tuned_weights(account: Account, parts: Iterable[Sequence[PricedStep]]) -> FilterWeights | None:
@@ -147,7 +149,7 @@ def _largest(found: Sequence[_Workload], most: int | None) -> _Workload:
 
 def _fitting(limit: Limit, workload: _Workload, grid_version: int, taken: Floats | float = 0.0) -> float:
     """Compute how often a workload fits after what is taken, at the order where that is most."""
-    most = threshold_units(orders(grid_version), limit.epsilon, PLANNED_SHARE * limit.delta) - taken
+    most = threshold_units(orders(grid_version), limit.value, PLANNED_SHARE * limit.delta) - taken
     usable = np.isfinite(workload.losses) & (most > 0)
     return float(np.max(most[usable] / np.maximum(workload.losses[usable], 1.0), initial=0.0))
 

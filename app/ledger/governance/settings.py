@@ -12,7 +12,7 @@ from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.alerts import AlertSettings
 from app.ledger.accounts.calendar import BlockSchedule
 from app.ledger.audit import AuditAction, canonical
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.limit_changes import is_raised
 from app.ledger.permissions import Permission
 from app.ledger.settings import allocation, policies
@@ -89,8 +89,8 @@ LIMIT: Final[Setting[Limit]] = Setting(
     permission=Permission.ACCOUNT_MANAGE,
     proposing=Permission.LIMIT_PROPOSE,
     action="{kind}.limit_changed",
-    to_json=asdict,
-    from_json=lambda facts: Limit(**facts),
+    to_json=Limit.facts,
+    from_json=Limit.of,
     is_looser=lambda before, after, _: is_raised(before, after),
     of_runs=True,
 )

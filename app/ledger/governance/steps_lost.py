@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from app.accounting.curves import EXHAUSTED, RdpCurve, quotient
+from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent
+from app.accounting.exact_losses import quotient
 from app.ledger.accounts.account import Account
 from app.ledger.filter.filters import FilterBounds, filter_bounds
 from app.ledger.governance.registered_steps import weights_after
@@ -107,14 +108,14 @@ def find_steps_lost(account: Account, groups: Iterable[PricedGroup]) -> StepsLos
 
 
 def _fitting_share(gate: FilterBounds, spent: RdpCurve, steps: Sequence[PricedStep]) -> float:
-    """Compute the share of steps that fits, at most 1: at some order or purely, and by own deltas."""
-    losses, pure, delta = np.zeros(gate.places.shape), 0, 0
+    """Compute the share of steps that fits, at most 1: at some order or exactly, and by own deltas."""
+    losses, exact, delta = np.zeros(gate.places.shape), 0, 0
     for step in steps:
         values, count = step.curve.values[gate.places], step.step.count
         losses = losses + np.where(values < EXHAUSTED, values * float(count), inf)
-        pure, delta = pure + step.curve.pure * count, delta + step.curve.delta * count
+        exact, delta = exact + gate.exact_loss(step.curve) * count, delta + step.curve.delta * count
     left = np.maximum(gate.left(spent), 0)
     by_orders = float(np.max(left / np.maximum(losses, 1.0)))
-    fitting = max(by_orders, quotient(max(gate.pure - spent.pure, 0), pure) if pure else 1.0)
+    fitting = max(by_orders, quotient(max(gate.most - gate.exact_loss(spent), 0), exact) if exact else 1.0)
     own = quotient(max(gate.room - spent.delta, 0), delta) if delta else 1.0
     return min(fitting, own, 1.0)

@@ -8,8 +8,9 @@ from itertools import accumulate
 from math import ceil
 from operator import add
 
-from app.accounting.curves import RdpCurve, quotient
+from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.exact_losses import quotient
 from app.ledger.filter.filters import PlanBound
 from app.ledger.plan.plan_filter import Coordinates, Workload, repetitions, workload_of
 from app.ledger.step_events import MAX_COUNT, StepEvent

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Self
 from app.accounting.events import fingerprint
 from app.ledger.accounts.metadata import title_of
 from app.ledger.audit import Actor, utc_text
+from app.ledger.filter.limits import Limit
 from app.ledger.ids import is_id
 from app.ledger.pages import PageRequest, is_moment, is_position, keyset_text
 from app.ledger.query_parameters import actor_parameter, parameter, since_parameter, until_parameter
@@ -41,17 +42,21 @@ class Reading(NamedTuple):
     """The numbers of a run after a decision.
 
     Args:
-        epsilon: of all that the run was charged, at `delta`: as the tightest accountant for releases that were fixed
-            in advance computes it, at most 0.5 % above. It is no bound under adaptive choices, as the limit is.
-        delta: of the limit that governs the run: its own, or that of the nearest account above.
-        epsilon_limit: of that limit.
+        epsilon: of all that the run was charged, at the delta that is shown with `limit`: as the tightest accountant
+            for releases that were fixed in advance computes it, at most 0.5 % above. It is no bound under adaptive
+            choices, as the limit is.
+        limit: that governs the run: its own, or that of the nearest account above.
         used: share of the capacity of the account that decides.
     """
 
     epsilon: float
-    delta: float
-    epsilon_limit: float
+    limit: Limit
     used: float
+
+    @property
+    def delta(self) -> float:
+        """The delta at which epsilon holds."""
+        return self.limit.shown_delta
 
 
 class Decision(NamedTuple):
@@ -116,7 +121,7 @@ class DecisionEntry(NamedTuple):
         requested_count: number of requested steps; larger than `step_count` if only a prefix was admitted.
         items: (fingerprint of an event, count), in order.
         reservation_id: the reservation of the steps, or the forfeited one.
-        epsilon: of the run, afterwards, at `delta`, as `used` of the account that decides; see `Reading`.
+        epsilon: of the run, afterwards, as `used` of the account that decides; the limit is that of `Reading`.
         steps_remaining: further repetitions of the last event; None if refused or forfeited.
         refusal_details: of a refusal, as stored text; likewise `ended_plans` and `warnings` of steps.
         population_version: of the population's account, afterwards.
@@ -136,8 +141,9 @@ class DecisionEntry(NamedTuple):
     items: tuple[tuple[str, int], ...]
     reservation_id: str | None
     epsilon: float
-    delta: float
-    epsilon_limit: float
+    limit_unit: str
+    limit_value: float
+    limit_delta: float
     used: float
     steps_remaining: int | None
     binding_account_id: str
@@ -173,10 +179,11 @@ def canonical_entry(entry: DecisionEntry) -> str:
     return (
         f'{{"actor":{_text(entry.actor)},"attempt":{entry.attempt},"binding_account_id":{_text(entry.binding_account_id)},'
         f'"created_at":"{utc_text(entry.created_at)}",'
-        f'"delta":{_float(entry.delta)},"ended_plans":{ended},'
+        f'"ended_plans":{ended},'
         f'"epsilon":{_NULL if isinf(entry.epsilon) else repr(float(entry.epsilon))},'
-        f'"epsilon_limit":{_float(entry.epsilon_limit)},"first_step":{entry.first_step},'
-        f'"idempotency_key":{key},"items":[{items}],'
+        f'"first_step":{entry.first_step},"idempotency_key":{key},"items":[{items}],'
+        f'"limit_delta":{_float(entry.limit_delta)},"limit_unit":{_text(entry.limit_unit)},'
+        f'"limit_value":{_float(entry.limit_value)},'
         f'"organisation_id":{_text(entry.organisation_id)},"outcome":{_text(entry.outcome)},'
         f'"population_version":{entry.population_version},'
         f'"position":{entry.position},"refusal_details":{details},'
@@ -221,8 +228,9 @@ def entry_of(organisation_id: str, decision: Decision) -> DecisionEntry:
         tuple(map_once(item_of, decision.steps)),
         decision.reservation_id,
         reading.epsilon,
-        reading.delta,
-        reading.epsilon_limit,
+        reading.limit.unit.value,
+        reading.limit.value,
+        reading.limit.delta,
         reading.used,
         decision.steps_remaining,
         decision.binding_account_id,

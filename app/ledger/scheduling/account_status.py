@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Self
 from app.ledger.accounts.account import AccountKind
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.metadata import title_of
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.scheduling.availability import Available, room_of
 from app.ledger.scheduling.withholding import LockedLimit
 

@@ -49,7 +49,7 @@ def room_of(account: Account) -> float:
 
 def unlocked_room_of(account: Account, withholding: Withholding) -> float:
     """Compute the share that the unlocked part of an account's limit leaves: what is locked counts as reserved."""
-    if account.weights is None:  # nothing was charged, and its orders are not chosen
+    if not account.has_filter:  # nothing was charged, and its orders are not chosen
         return room_of(account) * float(withholding.unlocked)
     return room_of(withholding.unlocked_view(account))
 

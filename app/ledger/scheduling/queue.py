@@ -144,7 +144,7 @@ class Ledgers:
             if has_only_orders(account):
                 gate = account.bounds()
                 by_orders = (reservation.cost.values[gate.places] <= self.room(account)).any()
-                if not by_orders and reservation.cost.pure > gate.pure:
+                if not by_orders and gate.exact_loss(reservation.cost) > gate.most:
                     return False
         return True
 
@@ -189,7 +189,7 @@ class Ledgers:
 
 def has_only_orders(account: Account) -> bool:
     """Check whether an account admits by its frozen filter alone: by its orders and the pure loss, and own deltas."""
-    return account.limit is not None and account.weights is not None and account.plan is None
+    return account.limit is not None and account.has_filter and account.plan is None
 
 
 def never_fits(
@@ -263,12 +263,14 @@ def _takes_from(reservation: WaitingReservation, shared: set[str], before: Ledge
 
 
 def _has_less(account: Account, before: Account) -> bool:
-    """Check whether an account has less left than before at an order, for own deltas or of its plan."""
+    """Check whether an account has less left than before at an order, or exactly, for own deltas or of its plan."""
     if account.weights != before.weights:
         return True
     gate = before.bounds()
     if account.delta_left(gate) < before.delta_left(gate):
         return True
+    if account.limit is not None and account.limit.is_exact:
+        return account.exact_left(gate) < before.exact_left(gate)
     if np.less(account.headroom(gate), before.headroom(gate)).any():
         return True
     used, were = (

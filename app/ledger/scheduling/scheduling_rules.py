@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from app.accounting.curves import quotient
+from app.accounting.exact_losses import quotient
 from app.ledger.accounts.account import Account
 from app.ledger.filter.filters import FilterBounds
 from app.ledger.scheduling.queue import Ledgers, Standing, WaitingReservation, has_only_orders
@@ -38,14 +38,16 @@ class _Demands:
         bounds: of the account's filter, which is frozen.
         reservations: that wait, in any order.
         matrix: (n_reservations, n_places) int64, units of 2^-44 nats.
-        bounded: (n_reservations,) whether the reservation's pure loss is within the limit.
+        bounded: (n_reservations,) whether the reservation's exact loss is within the limit.
     """
 
     def __init__(self, bounds: FilterBounds, reservations: Iterable[WaitingReservation]) -> None:
         self.bounds = bounds
         self.reservations = sorted(reservations, key=_arrival)
         self.matrix = np.array([reservation.cost.values[bounds.places] for reservation in self.reservations])
-        self.bounded = np.array([reservation.cost.pure <= bounds.pure for reservation in self.reservations], dtype=bool)
+        self.bounded = np.array(
+            [bounds.exact_loss(reservation.cost) <= bounds.most for reservation in self.reservations], dtype=bool
+        )
         self.weights = np.array([reservation.weight for reservation in self.reservations])
 
     def add(self, reservation: WaitingReservation) -> None:
@@ -53,7 +55,7 @@ class _Demands:
         row = bisect(self.reservations, _arrival(reservation), key=_arrival)
         self.reservations.insert(row, reservation)
         self.matrix = np.insert(self.matrix, row, reservation.cost.values[self.bounds.places], axis=0)
-        self.bounded = np.insert(self.bounded, row, reservation.cost.pure <= self.bounds.pure)
+        self.bounded = np.insert(self.bounded, row, self.bounds.exact_loss(reservation.cost) <= self.bounds.most)
         self.weights = np.insert(self.weights, row, reservation.weight)
 
     def remove(self, reservation: WaitingReservation) -> None:
@@ -67,7 +69,7 @@ class _Demands:
     def shares(self, reservations: Sequence[WaitingReservation]) -> NDArray[np.float64]:
         """Compute the part of the limit that reservations ask for, where it is least; (n_reservations,)."""
         usable = self.bounds.bounds > 0
-        least = np.array([self.bounds.pure_share(reservation.cost.pure) for reservation in reservations])
+        least = self._exact_shares(reservations)
         if usable.any():
             asked = np.array([reservation.cost.values[self.bounds.places[usable]] for reservation in reservations])
             least = np.minimum(least, (asked / self.bounds.bounds[usable]).min(axis=1))
@@ -79,10 +81,15 @@ class _Demands:
         """Compute the part that some ask for of the room at the account's best order; (n_reservations,)."""
         usable = np.flatnonzero(room > 0)
         if not usable.size:
-            return np.full(len(reservations), np.inf)
+            return self._exact_shares(reservations)
         best = usable[np.argmax(self._packed(usable, room[usable]))]
         place = self.bounds.places[best]
         return np.array([reservation.cost.values[place] for reservation in reservations]) / float(room[best])
+
+    def _exact_shares(self, reservations: Sequence[WaitingReservation]) -> NDArray[np.float64]:
+        """Compute the part of the limit that each asks for exactly; (n_reservations,)."""
+        losses = [self.bounds.exact_loss(reservation.cost) for reservation in reservations]
+        return np.array([self.bounds.exact_share(loss) for loss in losses])
 
     def _packed(self, places: NDArray[np.intp], room: NDArray[np.int64]) -> NDArray[np.float64]:
         """Compute the weight of the reservations that fit into the room at some orders; (n_places,).
@@ -96,7 +103,7 @@ class _Demands:
         return packed
 
     def may_fit(self, room: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Check which reservations fit into the room at some order, or may purely; (n_reservations,)."""
+        """Check which reservations fit into the room at some order, or may exactly; (n_reservations,)."""
         fitting: NDArray[np.bool_] = np.less_equal(self.matrix, room).any(axis=1) | self.bounded
         return fitting
 
@@ -247,7 +254,7 @@ class Line:
 
     def _demands_at(self, account: Account) -> _Demands | None:
         """Get what the reservations of an account ask for at its orders; None while its filter is not frozen."""
-        if account.limit is None or account.weights is None:
+        if account.limit is None or not account.has_filter:
             return None
         known, bounds = self._demands.get(account.id), account.bounds()
         if known is None or known.bounds is not bounds:
@@ -262,7 +269,7 @@ def _arrival(reservation: WaitingReservation) -> tuple[datetime, str]:
 def _share(account: Account, reservation: WaitingReservation) -> float:
     """Compute the part of an account's limit, or of its plan, that a reservation asks for, where it is least."""
     own = account.prepared_for(reservation.steps, held=True)
-    if own.weights is None:
+    if not own.has_filter:
         return 0.0
     share = float(_Demands(own.bounds(), [reservation]).shares([reservation])[0])
     if own.plan is None:

@@ -10,7 +10,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from app.accounting.curves import EXHAUSTED, UNBOUNDED, RdpCurve, exact
+from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.accounting.exact_losses import NO_LOSSES, UNBOUNDED_LOSSES
+from app.accounting.exact_losses import exact as as_written
 from app.ledger.accounts.account import Account, zero_curve
 from app.ledger.filter.filters import FilterBounds
 from app.ledger.filter.parallel_exposure import Lines, held_of, value
@@ -38,7 +40,7 @@ class Withholding:
 
         The account has its filter, and the path all accounts that the reservation reaches.
         """
-        if account.limit is None or account.weights is None:
+        if account.limit is None or not account.has_filter:
             return account
         bounds = account.bounds()
         under = [each for each in path if each.parent_id == account.id]
@@ -50,7 +52,7 @@ class Withholding:
 
     def unlocked_view(self, account: Account) -> Account:
         """Copy an account with the locked part of its limit among its reservations."""
-        if account.limit is None or account.weights is None:
+        if account.limit is None or not account.has_filter:
             return account
         return _with_withheld(account, self._locked(account, account.bounds()))
 
@@ -81,7 +83,7 @@ class Withholding:
             return total
         for account_id, share in self.allocation.shares.items():
             if share.minimum and account_id not in own:
-                promised = _part(account, bounds, exact(share.minimum) * self.window)
+                promised = _part(account, bounds, as_written(share.minimum) * self.window)
                 taken = self.taken.get(account_id)
                 total = total + (promised if taken is None else _excess(promised, taken))
         return total
@@ -94,7 +96,7 @@ class Withholding:
         share = self.allocation.share_of(under.id)
         if share.maximum >= 1:
             return []
-        most = _part(account, bounds, exact(share.maximum) * self.unlocked, up=False)
+        most = _part(account, bounds, as_written(share.maximum) * self.unlocked, up=False)
         beyond = _excess(_part(account, bounds, ALL), most)
         return [(slope, base + beyond) for slope, base in lines_of(under).items() if slope]
 
@@ -130,7 +132,7 @@ def _with_withheld(account: Account, withheld: RdpCurve, lines: Sequence[tuple[i
         return replace(account, held=account.held + kept)
     total = {slope: base + _left_of(account, withheld, base, slope) for slope, base in lines_of(account).items()}
     whole = _part(account, account.bounds(), ALL)
-    most = replace(whole, values=np.full_like(whole.values, EXHAUSTED), pure=UNBOUNDED)
+    most = replace(whole, values=np.full_like(whole.values, EXHAUSTED), exact=UNBOUNDED_LOSSES)
     for slope, line in lines:
         least = _smaller(line, most)
         total[slope] = _larger(total[slope], least) if slope in total else least
@@ -144,47 +146,48 @@ def _left_of(account: Account, withheld: RdpCurve, taken: RdpCurve, slope: int =
     All of these must hold, and a charge that needs none of one may not be refused for it; nor, at any order, if it adds
     nothing to a line. Any other order may be exceeded, as by charges.
     """
-    bounds, plan, values, used, pure = account.bounds(), account.plan, withheld.values, withheld.used, withheld.pure
+    bounds, plan, values, used, exact = account.bounds(), account.plan, withheld.values, withheld.used, withheld.exact
     if not slope:
         values = values.copy()
         values[bounds.places] = np.minimum(values[bounds.places], np.maximum(bounds.left(taken), 0))
-        pure = min(pure, max(0, bounds.pure - taken.pure))
+        left = max(0, bounds.most - bounds.exact_loss(taken))
+        exact = exact.with_loss(bounds.coordinate, min(bounds.exact_loss(withheld), left))
     if plan is not None:
         columns = zip(used[account.id], plan.capacity, plan.used_by(taken, account.id), strict=True)
         used = {account.id: tuple([min(each, max(0, most - got)) for each, most, got in columns])}
-    return RdpCurve(values, min(withheld.delta, max(0, bounds.room - taken.delta)), used, pure)
+    return RdpCurve(values, min(withheld.delta, max(0, bounds.room - taken.delta)), used, exact)
 
 
 def _part(account: Account, bounds: FilterBounds, part: Fraction, *, up: bool = True) -> RdpCurve:
-    """Compute a part of a limit: at the filter's orders, of own deltas, the plan's coordinates, and the pure loss."""
+    """Compute a part of a limit: at the filter's orders, of own deltas, the plan's coordinates, and the exact loss."""
     above, below, plan = part.numerator, part.denominator, account.plan
     rest = below - 1 if up else 0  # far faster than multiplying fractions
     values = np.zeros_like(account.spent.values)
     values[bounds.places] = [(max(0, most) * above + rest) // below for most in bounds.bounds.tolist()]
     used = {} if plan is None else {account.id: tuple([(most * above + rest) // below for most in plan.capacity])}
-    delta, pure = ((most * above + rest) // below for most in (bounds.room, bounds.pure))
-    return RdpCurve(values, delta, used, pure)
+    delta, exact = ((most * above + rest) // below for most in (bounds.room, bounds.most))
+    return RdpCurve(values, delta, used, NO_LOSSES.with_loss(bounds.coordinate, exact))
 
 
 def _excess(one: RdpCurve, other: RdpCurve) -> RdpCurve:
     """Compute by how much one curve is above another, at least 0."""
     used = {owner: tuple(max(0, each - less) for each, less in pairs) for owner, pairs in _usage(one, other)}
-    delta, pure = max(0, one.delta - other.delta), max(0, one.pure - other.pure)
-    return RdpCurve(np.maximum(one.values - other.values, 0), delta, used, pure)
+    delta, exact = max(0, one.delta - other.delta), one.exact.join(other.exact, lambda each, less: max(0, each - less))
+    return RdpCurve(np.maximum(one.values - other.values, 0), delta, used, exact)
 
 
 def _larger(one: RdpCurve, other: RdpCurve) -> RdpCurve:
     """Take the larger of two curves at every order."""
     used = {owner: tuple(max(pair) for pair in pairs) for owner, pairs in _usage(one, other)}
-    delta, pure = max(one.delta, other.delta), max(one.pure, other.pure)
-    return RdpCurve(np.maximum(one.values, other.values), delta, used, pure)
+    delta, exact = max(one.delta, other.delta), one.exact.join(other.exact, max)
+    return RdpCurve(np.maximum(one.values, other.values), delta, used, exact)
 
 
 def _smaller(one: RdpCurve, other: RdpCurve) -> RdpCurve:
     """Take the smaller of two curves at every order."""
     used = {owner: tuple(min(pair) for pair in pairs) for owner, pairs in _usage(one, other)}
-    delta, pure = min(one.delta, other.delta), min(one.pure, other.pure)
-    return RdpCurve(np.minimum(one.values, other.values), delta, used, pure)
+    delta, exact = min(one.delta, other.delta), one.exact.join(other.exact, min)
+    return RdpCurve(np.minimum(one.values, other.values), delta, used, exact)
 
 
 def _usage(one: RdpCurve, other: RdpCurve) -> Iterator[tuple[str, Iterator[tuple[int, int]]]]:

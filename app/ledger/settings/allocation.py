@@ -11,7 +11,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Final
 
-from app.accounting.curves import exact
+from app.accounting.exact_losses import exact
 from app.ledger.errors import InvalidInputError
 
 MAX_PARTS: Final = 1000

@@ -10,17 +10,34 @@ from typing import Any, Final
 from app.accounting.events import event_from_dict, event_to_dict
 from app.ledger.accounts.alerts import AlertSettings
 from app.ledger.filter.filters import FilterWeights, PlanBound
+from app.ledger.filter.limits import Limit, Unit
 from app.ledger.settings.allocation import Allocation, allocation_of
 from app.ledger.settings.policies import policy_of
 from app.ledger.settings.policy_rules import Policy
 from app.ledger.step_events import StepEvent
 from app.persistence.tolerant_rows import json_object
 
+LIMIT_COLUMNS: Final = ("limit_unit", "limit_value", "limit_delta")
+
 SAME_NAMES: Final = (
     *("id", "parent_id", "population_id", "name", "path", "depth", "grid_version", "version"),
     *("limit_revision", "policy_revision", "allocation_revision"),
 )
 """Fields of an account with a column of the same name and value."""
+
+
+def limit_values(limit: Limit | None) -> dict[str, Any]:
+    """Get the columns of a limit."""
+    if limit is None:
+        return dict.fromkeys(LIMIT_COLUMNS)
+    return {"limit_unit": str(limit.unit), "limit_value": limit.value, "limit_delta": limit.delta}
+
+
+def read_limit(row: Any) -> Limit | None:  # noqa: ANN401 - rows of any columns
+    """Read the limit of a row, if it has one."""
+    if row.limit_unit is None and row.limit_value is None and row.limit_delta is None:
+        return None
+    return Limit(row.limit_value, row.limit_delta, Unit(row.limit_unit))
 
 
 def planned_text(planned: tuple[StepEvent, ...]) -> str:

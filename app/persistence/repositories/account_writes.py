@@ -17,7 +17,7 @@ from app.ledger.governance.settings import POLICY, Setting
 from app.ledger.names import name_skeleton
 from app.ledger.settings.policy_rules import Policy
 from app.persistence.repositories import account_metadata, balances, locks
-from app.persistence.repositories.account_values import SAME_NAMES, planned_text, weights_text
+from app.persistence.repositories.account_values import SAME_NAMES, limit_values, planned_text, weights_text
 from app.persistence.repositories.expressions import owned_by, values_of
 from app.persistence.tables import account_ancestors, accounts, populations, run_budgets
 
@@ -41,8 +41,7 @@ def add(
             organisation_id=organisation_id,
             **values_of(account, (*SAME_NAMES, "kind")),
             name_skeleton=None if account.kind is AccountKind.RUN else name_skeleton(account.name),
-            epsilon_limit=account.limit and account.limit.epsilon,
-            delta_limit=account.limit and account.limit.delta,
+            **limit_values(account.limit),
             planned_events=planned_text(account.planned),
             filter_weights=weights_text(account.weights),
             plan_usage=balances.usage_text(account.spent.used, account.held.used),
@@ -96,8 +95,7 @@ def set_limit(tx: Connection, organisation_id: str, account: Account, now: datet
     assert account.limit is not None, "only a limit can be changed"
     tx.execute(
         _changed(organisation_id, account, now).values(
-            epsilon_limit=account.limit.epsilon,
-            delta_limit=account.limit.delta,
+            **limit_values(account.limit),
             limit_revision=account.limit_revision,
             filter_weights=weights_text(account.weights),
         )

@@ -12,7 +12,6 @@ from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.accounts.account_records import AccountRecord, Population
 from app.ledger.admission.composition import REMOVAL_IS_BOUNDED
 from app.ledger.errors import LedgerError, LedgerUnavailableError
-from app.ledger.filter.filters import Limit
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs.list_filters import AccountFilter
 from app.ledger.settings.windows import ALWAYS, Window
@@ -22,6 +21,7 @@ from app.persistence.repositories.account_values import (
     SAME_NAMES,
     read_alert_settings,
     read_allocation,
+    read_limit,
     read_planned,
     read_policy,
     read_weights,
@@ -202,7 +202,7 @@ def _decoded(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
         **{name: getattr(row, name) for name in SAME_NAMES},
         kind=AccountKind(row.kind),
         relation=relation,
-        limit=_limit(row.epsilon_limit, row.delta_limit),
+        limit=read_limit(row),
         planned=read_planned(row.planned_events),
         weights=read_weights(row.filter_weights),
         spent=spent,
@@ -226,14 +226,6 @@ def _decoded(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
         balances.read_counts(row.charges),
         alert_settings=settings,
     )
-
-
-def _limit(epsilon: float | None, delta: float | None) -> Limit | None:
-    if epsilon is None and delta is None:
-        return None
-    if epsilon is None or delta is None:
-        raise ValueError("A limit has an epsilon and a delta, or there is none.")
-    return Limit(epsilon, delta)
 
 
 _CONTENTS: Final[Contents] = {

@@ -6,7 +6,7 @@ from datetime import date, datetime
 from sqlalchemy import Connection, Row, delete, select, update
 
 from app.ledger.accounts.calendar import BlockSchedule, CalendarPeriod, ScheduleStatus
-from app.ledger.filter.filters import Limit
+from app.persistence.repositories.account_values import limit_values, read_limit
 from app.persistence.repositories.expressions import owned_by, owned_by_any, upsert
 from app.persistence.tables import block_schedules
 
@@ -16,8 +16,7 @@ def put(tx: Connection, organisation_id: str, account_id: str, schedule: BlockSc
     values = {
         "period": str(schedule.period),
         "start": schedule.start.isoformat(),
-        "epsilon_limit": schedule.limit.epsilon,
-        "delta_limit": schedule.limit.delta,
+        **limit_values(schedule.limit),
         "prefix": schedule.prefix,
     }
     key = {"organisation_id": organisation_id, "account_id": account_id}
@@ -55,6 +54,7 @@ def list_due(tx: Connection, now: datetime, among: Collection[str] | None = None
 
 
 def _read(row: Row[tuple[object, ...]]) -> ScheduleStatus:
-    limit = Limit(row.epsilon_limit, row.delta_limit)
+    limit = read_limit(row)
+    assert limit is not None, "its columns have no nulls"
     schedule = BlockSchedule(CalendarPeriod(row.period), date.fromisoformat(row.start), limit, row.prefix)
     return ScheduleStatus(schedule, row.due_at, row.failure)

@@ -18,6 +18,7 @@ from sqlalchemy import (
 )
 
 from app.ledger.audit import Actor
+from app.ledger.filter.limits import Limit, Unit
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs.decisions import (
     Decision,
@@ -243,7 +244,7 @@ def _decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:
         **{name: getattr(row, name) for name in _PLAIN},
         outcome=DecisionOutcome(row.outcome),
         steps=steps,
-        reading=Reading(row.epsilon, row.delta, row.epsilon_limit, row.used),
+        reading=Reading(row.epsilon, Limit(row.limit_value, row.limit_delta, Unit(row.limit_unit)), row.used),
         binding_account_path=row.binding_account_path,
         actor=Actor(row.actor, row.request_id),
     )

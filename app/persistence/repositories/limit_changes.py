@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import LimitChange
 from app.ledger.audit import AuditAction, AuditFilter, AuditOrder
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.pages import read_pages
 from app.persistence.repositories import audit
 
@@ -37,4 +37,4 @@ def list_limit_changes(
 
 def _limit(facts: str | None) -> Limit | None:
     limit = json.loads(facts or "{}").get("limit")
-    return None if limit is None else Limit(limit["epsilon"], limit["delta"])
+    return None if limit is None else Limit.of(limit)

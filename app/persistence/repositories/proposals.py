@@ -1,14 +1,16 @@
 """Proposals and their reviews by another person."""
 
-from typing import Final
+from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, case, func, or_, select
+from sqlalchemy import Connection, Select, case, func, or_, select
 
 from app.ledger.audit import canonical
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus, Unapproved
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs.run import RunStatus
 from app.ledger.settings.policies import ORGANISATION
+from app.persistence.repositories.account_values import LIMIT_COLUMNS, read_limit
 from app.persistence.repositories.expressions import (
     OPEN,
     RecordTable,
@@ -116,9 +118,6 @@ def open_subjects(
     return [(account_id, proposed_by) for account_id, proposed_by in tx.execute(found.limit(limit))]
 
 
-_BUDGET: Final = accounts.alias("budget")
-
-
 def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> list[Unapproved]:
     """Find the unapproved runs under an account.
 
@@ -135,14 +134,9 @@ def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> li
     )
     last_read = of_last_decision(decisions.c.epsilon, owned_by(decisions, organisation_id))
     spent = case((runs.c.decision_count == 0, 0.0), else_=last_read)
+    known = accounts.c.limit_value.is_not(None) & (accounts.c.limit_revision == 0)
     found = (
-        select(
-            accounts.c.id,
-            runs.c.status,
-            func.coalesce(accounts.c.epsilon_limit, _of_budgets(organisation_id, func.max(_BUDGET.c.epsilon_limit))),
-            func.coalesce(accounts.c.delta_limit, _of_budgets(organisation_id, func.min(_BUDGET.c.delta_limit))),
-            case((accounts.c.epsilon_limit.is_not(None) & (accounts.c.limit_revision == 0), spent)),
-        )
+        select(accounts.c.id, runs.c.status, *(accounts.c[name] for name in LIMIT_COLUMNS), case((known, spent)))
         .join(runs, join_on(runs, accounts, account_id="id"))
         .where(
             accounts.c.organisation_id == organisation_id,
@@ -151,17 +145,26 @@ def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> li
         )
         .order_by(accounts.c.id)
     )
+    rows = [(row, read_limit(row)) for row in tx.execute(found)]
+    of_budgets = _limits_of_budgets(tx, organisation_id, [row.id for row, limit in rows if limit is None])
     return [
-        Unapproved(run_id, RunStatus(status), epsilon, delta, spent)
-        for run_id, status, epsilon, delta, spent in tx.execute(found)
+        Unapproved.of(row.id, RunStatus(row.status), [limit] if limit else of_budgets[row.id], row[-1])
+        for row, limit in rows
     ]
 
 
-def _of_budgets(organisation_id: str, value: ColumnElement[float]) -> ScalarSelect[float]:
-    """Build a subquery for a value of the budgets that a run charges."""
-    return (
-        select(value)
-        .join(run_budgets, join_on(run_budgets, _BUDGET, budget_id="id"))
-        .where(_BUDGET.c.organisation_id == organisation_id, run_budgets.c.run_id == accounts.c.id)
-        .scalar_subquery()
+def _limits_of_budgets(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> dict[str, list[Limit]]:
+    """Get the limits of the budgets that runs charge."""
+    limits: dict[str, list[Limit]] = {run_id: [] for run_id in run_ids}
+    if not limits:
+        return limits
+    found = (
+        select(run_budgets.c.run_id, *(accounts.c[name] for name in LIMIT_COLUMNS))
+        .join(run_budgets, join_on(run_budgets, accounts, budget_id="id"))
+        .where(accounts.c.organisation_id == organisation_id, run_budgets.c.run_id.in_(run_ids))
     )
+    for row in tx.execute(found):
+        limit = read_limit(row)
+        assert limit is not None, "a budget has a limit"
+        limits[row.run_id].append(limit)
+    return limits

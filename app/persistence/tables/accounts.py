@@ -1,5 +1,7 @@
 """Tables of organisations, accounts and balances."""
 
+from typing import Final
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -20,6 +22,7 @@ from app.ledger.accounts.account import AccountKind
 from app.ledger.accounts.calendar import CalendarPeriod
 from app.ledger.accounts.metadata import MAX_DISPLAY_NAME, MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_OWNER
 from app.ledger.experiments import ChargingMode
+from app.ledger.filter.limits import Unit
 from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, MAX_NAME_LENGTH, MAX_PREFIX_LENGTH
 from app.ledger.permissions import Role
 from app.persistence.tables.base import (
@@ -68,6 +71,11 @@ api_keys = owned_table(
     single_use_complete="NOT single_use OR (scope_id IS NOT NULL AND expires_at IS NOT NULL)",
 )
 
+LIMIT_IN_RANGE: Final = (
+    "limit_value > 0 AND limit_value <= 10000 AND limit_delta >= 0 AND limit_delta < 0.5"
+    " AND (limit_unit <> 'mu' OR (limit_value <= 100 AND limit_delta = 0))"
+)
+
 accounts = owned_table(
     "accounts",
     Column("id", NumberedId, nullable=False),
@@ -78,8 +86,9 @@ accounts = owned_table(
     Column("name_skeleton", Text),
     Column("path", Text, nullable=False),
     Column("depth", Integer, nullable=False),
-    Column("epsilon_limit", Float(53)),
-    Column("delta_limit", Float(53)),
+    *enum_column("limit_unit", 8, Unit, nullable=True),
+    Column("limit_value", Float(53)),
+    Column("limit_delta", Float(53)),
     Column("planned_events", Text, nullable=False),
     Column("filter_weights", Text),
     Column("grid_version", Integer, nullable=False),
@@ -112,10 +121,12 @@ accounts = owned_table(
         "(kind = 'population') = (parent_id IS NULL) AND (kind = 'population') = (depth = 0) AND depth >= 0"
     ),
     population_refers_to_itself="kind <> 'population' OR population_id = id",
-    limit_required_unless_run="kind = 'run' OR epsilon_limit IS NOT NULL",
-    limit_complete="(epsilon_limit IS NULL) = (delta_limit IS NULL)",
-    limit_in_range="epsilon_limit > 0 AND epsilon_limit <= 10000 AND delta_limit > 0 AND delta_limit < 0.5",
-    filter_weights_only_with_limit="epsilon_limit IS NOT NULL OR filter_weights IS NULL",
+    limit_required_unless_run="kind = 'run' OR limit_value IS NOT NULL",
+    limit_complete=("(limit_value IS NULL) = (limit_delta IS NULL) AND (limit_value IS NULL) = (limit_unit IS NULL)"),
+    limit_in_range=LIMIT_IN_RANGE,
+    filter_weights_only_with_orders=(
+        "filter_weights IS NULL OR (limit_unit IS NOT NULL AND limit_unit = 'epsilon' AND limit_delta > 0)"
+    ),
     policy_not_on_runs="kind <> 'run' OR policy IS NULL",
     organisation_policy_only_on_populations="kind = 'population' OR organisation_policy IS NULL",
     allocation_not_on_runs="kind <> 'run' OR allocation IS NULL",
@@ -203,14 +214,15 @@ block_schedules = owned_table(
     "block_schedules",
     *enum_column("period", 16, CalendarPeriod),
     *text_column("start", String(10)),
-    Column("epsilon_limit", Float(53), nullable=False),
-    Column("delta_limit", Float(53), nullable=False),
+    *enum_column("limit_unit", 8, Unit),
+    Column("limit_value", Float(53), nullable=False),
+    Column("limit_delta", Float(53), nullable=False),
     Column("prefix", String(MAX_PREFIX_LENGTH), nullable=False),
     Column("due_at", UtcDateTime),
     *text_column("failure", Text(), nullable=True),
     foreign_key("accounts", account_id="id"),
     key=("account_id",),
-    limit_in_range="epsilon_limit > 0 AND epsilon_limit <= 10000 AND delta_limit > 0 AND delta_limit < 0.5",
+    limit_in_range=LIMIT_IN_RANGE,
 )
 
 experiments = owned_table(

@@ -148,8 +148,10 @@ decisions = owned_table(
     Column("event_count", BigInteger, nullable=False),
     id_column("reservation_id", nullable=True),
     Column("epsilon", Float(53), nullable=False),
-    Column("delta", Float(53), nullable=False),
-    Column("epsilon_limit", Float(53), nullable=False),
+    # a unit is not checked for each decision, which would take a tenth of the time to write it
+    Column("limit_unit", String(8), nullable=False),
+    Column("limit_value", Float(53), nullable=False),
+    Column("limit_delta", Float(53), nullable=False),
     Column("used", Float(53), nullable=False),
     *number_column("steps_remaining", BigInteger, nullable=True),
     *reference("binding_account_id", "accounts"),
@@ -181,7 +183,7 @@ decisions = owned_table(
     ),
     ended_plans_unless_refused="outcome <> 'refused' OR ended_plans IS NULL",
     warnings_unless_refused="outcome <> 'refused' OR warnings IS NULL",
-    reading_in_range="epsilon >= 0 AND delta > 0 AND epsilon_limit > 0 AND used >= 0",
+    reading_in_range="epsilon >= 0 AND used >= 0 AND limit_value > 0 AND limit_delta >= 0",
 )
 
 decision_ranges = owned_table(

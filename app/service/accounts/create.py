@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -14,7 +14,7 @@ from app.ledger.accounts.calendar import BlockSchedule
 from app.ledger.accounts.metadata import metadata_of
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, NameTakenError
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.proposals import Proposal, ProposalKind
 from app.ledger.names import look_alike
 from app.ledger.pages import Page, PageRequest
@@ -85,7 +85,7 @@ def population_payload(terms: AccountSpec, population: Population) -> dict[str, 
     assert terms.limit is not None, "a population has a limit"
     facts: dict[str, Any] = {
         "name": terms.name,
-        "limit": asdict(terms.limit),
+        "limit": terms.limit.facts(),
         "planned": json.loads(planned_text(terms.planned)),
         "privacy_unit": population.privacy_unit,
         "neighboring_relation": str(population.relation),
@@ -105,7 +105,7 @@ def parse_population_payload(facts: Mapping[str, Any]) -> tuple[AccountSpec, Pop
         parallel = ParallelSpec(facts["max_partitions_per_unit"], facts["attestation"], facts["replacement_assumption"])
     terms = AccountSpec(
         name=facts["name"],
-        limit=Limit(**facts["limit"]),
+        limit=Limit.of(facts["limit"]),
         planned=read_planned(json.dumps(facts["planned"])),
         parallel=parallel,
         metadata=metadata_of(facts.get("metadata", {})),

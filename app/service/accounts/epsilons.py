@@ -60,7 +60,7 @@ def delta_of_run(path: Sequence[Account]) -> float:
     """Get the delta of the limit that governs the run of a path: its own, or that of the nearest account above."""
     limit = governing_of(path).limit
     assert limit is not None, "it governs"
-    return limit.delta
+    return limit.shown_delta
 
 
 def read_epsilons(
@@ -100,7 +100,7 @@ def _delta(account: Account, delta: float | None) -> float:
     if delta is not None:
         return delta
     assert account.limit is not None, "of a run without a limit, the account above has the delta"
-    return account.limit.delta
+    return account.limit.shown_delta
 
 
 def _shown(account: Account, delta: float, by_distributions: float) -> float:
@@ -108,8 +108,8 @@ def _shown(account: Account, delta: float, by_distributions: float) -> float:
     if account.spent.is_zero:
         return 0.0
     found = min(account.rdp_epsilon(delta), by_distributions)
-    if account.limit is not None and account.limit.delta == delta and account.used() <= 1:
-        found = min(found, account.limit.epsilon)
+    if account.limit is not None and account.used() <= 1:
+        found = min(found, account.limit.epsilon_at(delta))
     return found
 
 

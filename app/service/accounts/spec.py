@@ -1,7 +1,7 @@
 """Specification of a new account, its validation, and its audit payload."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
@@ -14,7 +14,8 @@ from app.ledger.accounts.account_records import Attestation, Block, Population
 from app.ledger.accounts.metadata import NO_METADATA, Metadata
 from app.ledger.admission.composition import MAX_PARTITIONS, REMOVAL_IS_BOUNDED, counting_plans
 from app.ledger.errors import InvalidInputError
-from app.ledger.filter.filters import Limit, check_limit
+from app.ledger.filter.filters import check_limit
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
 from app.ledger.governance.policy_checks import (
     require_bounded_on_removal,
@@ -23,6 +24,7 @@ from app.ledger.governance.policy_checks import (
     require_steps,
     sources_of,
 )
+from app.ledger.governance.unit_checks import require_priced
 from app.ledger.plan.plan_filter import workload_of
 from app.ledger.settings.windows import ALWAYS, Window
 from app.ledger.step_events import MAX_COUNT, StepEvent
@@ -136,7 +138,8 @@ def with_plan(
         InvalidInputError: no filter can be tuned to the planned workload.
     """
     share = DECLARED_SHARE
-    if default is not None and not account.planned and account.limit is not None and _is_plannable(account, default):
+    tuned = account.limit is not None and not account.limit.is_exact
+    if default is not None and not account.planned and tuned and _is_plannable(account, default):
         account, share = replace(account, planned=(StepEvent(default, MAX_COUNT),)), DEFAULT_SHARE
     events = [step.event for step in account.planned]
     costs.require(account, events)
@@ -146,7 +149,7 @@ def with_plan(
             "The planned workload loses everything at every order: no filter can be tuned for it. Plan more noise or "
             "fewer repetitions, or leave `planned` out."
         )
-    if account.limit is not None and any(not curve.is_zero for curve in curves):
+    if account.limit is not None and tuned and any(not curve.is_zero for curve in curves):
         rule = (account.relation, account.grid_version)
         choice = Job(planned_weights, (account.limit, account.planned, *rule, share), MAX_PLAN_WORK)
         account = replace(account, weights=costs.filter_weights(choice))
@@ -166,7 +169,8 @@ def require_dates(path: Sequence[Account], population: Population) -> None:
 
     Raises:
         PolicyViolationError: a policy forbids the relation, the limit's delta or a planned event.
-        UnsupportedEventError: a planned event has no bound where units may leave their partitions.
+        UnsupportedEventError: a planned event has no bound where units may leave their partitions, or no value in the
+            unit of a limit.
     """
     sources, account = sources_of(path), path[-1]
     require_relation(sources, population.relation)
@@ -175,6 +179,7 @@ def require_dates(path: Sequence[Account], population: Population) -> None:
     planned = [step.event for step in account.planned]
     require_steps(sources, population.relation, planned)
     require_bounded_on_removal(path, planned)
+    require_priced(path, planned)
 
 
 def build_attestation(
@@ -248,7 +253,7 @@ def account_audit_payload(account: Account, population: Population | None) -> di
         "parent": account.parent_id,
         "population": account.population_id,
         "depth": account.depth,
-        "limit": account.limit and asdict(account.limit),
+        "limit": account.limit and account.limit.facts(),
         "planned_sha256": planned_sha256(account.planned),
         "grid_version": account.grid_version,
     }

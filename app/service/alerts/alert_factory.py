@@ -1,12 +1,12 @@
 """Construction of alerts."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from app.ledger.accounts.account import Account
 from app.ledger.accounts.alerts import Alert, AlertType, Forecast
+from app.ledger.audit import canonical
 from app.ledger.runs.reservations import Reservation
 from app.service.ids import new_id
 
@@ -92,7 +92,7 @@ def _alert(kind: AlertType, account: Account, occasion: str, facts: dict[str, An
 def _account_payload(account: Account) -> dict[str, Any]:
     payload: dict[str, Any] = {"account": account.id, "account_path": account.path, "account_kind": str(account.kind)}
     if account.limit is not None:
-        payload |= {"used": account.used(), "limit": asdict(account.limit)}
+        payload |= {"used": account.used(), "limit": account.limit.facts()}
     return payload
 
 
@@ -107,4 +107,4 @@ def _of_plan(reservation: Reservation) -> dict[str, Any]:
 
 def _limit(account: Account) -> str:
     assert account.limit is not None, "only an account with a limit reaches it"
-    return f"{account.limit.epsilon!r}, {account.limit.delta!r}"
+    return canonical(account.limit.facts())

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from app.ledger.accounts.alerts import Alert, AlertType
 from app.ledger.accounts.metadata import title_of
+from app.ledger.filter.limits import Unit
 from app.ledger.governance.proposals import ProposalKind
 from app.ledger.wording import percent
 
@@ -253,8 +254,9 @@ _SUBJECTS: Final = {
 
 
 def _limit(limit: Mapping[str, Any]) -> str:
-    epsilon = _NO_EPSILON if limit["epsilon"] is None else f"epsilon {limit['epsilon']:g}"
-    return f"{epsilon} at delta {limit['delta']:g}"
+    unit = next(unit for unit in Unit if unit in limit)
+    value = _NO_EPSILON if limit[unit] is None else f"{unit} {limit[unit]:g}"
+    return f"{value} at delta {limit['delta']:g}" if "delta" in limit else value
 
 
 def _test(_: Mapping[str, Any]) -> Wording:

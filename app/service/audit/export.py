@@ -203,7 +203,7 @@ def _limits(account: Account, recorded: RecordedAccount | None) -> list[dict[str
     """List the limits in order, the present one last."""
     before = [] if recorded is None else [period.limit for period in recorded.limits[:-1]]
     limits = [*before, account.limit]
-    return [None if limit is None else asdict(limit) for limit in limits]
+    return [None if limit is None else limit.facts() for limit in limits]
 
 
 def _account(

@@ -6,15 +6,16 @@ from typing import Final
 from app.accounting.events import NeighboringRelation
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.accounts.account_records import Population
-from app.service.audit.limit_standing import LimitStanding, limit_text
+from app.ledger.filter.limits import Limit
+from app.service.audit.limit_standing import LimitStanding
 
 WORLDS: Final = (
     "Compare two worlds. In both, everything outside of {account} was computed from the same data. They differ only in "
     "what the mechanisms charged to {account} saw: {difference}."
 )
 APART: Final = (
-    "Nobody who sees all releases, inside and outside, earlier and later, can tell them apart better than (epsilon, "
-    "delta) of its limit, whatever trainers chose while looking at any of them. So somebody who already knew what was "
+    "Nobody who sees all releases, inside and outside, earlier and later, can tell them apart better than {parameters} "
+    "of its limit, whatever trainers chose while looking at any of them. So somebody who already knew what was "
     "released elsewhere before learns at most this much more."
 )
 NOT_OF_MODEL: Final = (
@@ -22,8 +23,8 @@ NOT_OF_MODEL: Final = (
     "what they say."
 )
 EVERYTHING: Final = (
-    "Whatever was chosen from any outputs, all that was released under {account} is (epsilon, delta)-differentially "
-    "private for its people at its limit, jointly with everything released about other people."
+    "Whatever was chosen from any outputs, all that was released under {account} is {notion} "
+    "for its people at its limit, jointly with everything released about other people."
 )
 ABOUT: Final = (
     "This is about all that was released under {account}, jointly with everything released about other people."
@@ -39,6 +40,11 @@ EXCEEDED: Final = (
     "was named beforehand, and every event: the probability that the event happens and the filter at that limit was "
     "not exceeded is at most e^epsilon times the probability of the same {other}, plus delta. Here the filter was not "
     "exceeded at the epsilon limit_needed."
+)
+EXCEEDED_EXACTLY: Final = (
+    "More was released than the limit allows, so at the limit nothing is proven. For every limit in this unit that was "
+    "named beforehand, the process that stops before the sum of losses exceeds it is differentially private at "
+    "it{sense}. Here the sum did not exceed limit_needed."
 )
 PARTS: Final = (
     "Provided that a {unit} is in at most {most} of the parts of {account}, and that its parts depend on that {unit} "
@@ -72,20 +78,35 @@ def guarantee(own: LimitStanding, totals: Sequence[LimitStanding], people: Popul
     changed = _changed(own, outermost=outermost)
     parts = [] if most is None else [PARTS.format(unit=people.privacy_unit, most=most, account=name)]
     if outermost:
-        claims = [EVERYTHING.format(account=name)] if changed is None else [ABOUT.format(account=name), changed]
+        claims = (
+            [EVERYTHING.format(account=name, notion=own.limit.notion)]
+            if changed is None
+            else [ABOUT.format(account=name), changed]
+        )
         return " ".join([*claims, CONDITION, *parts])
     difference = _DIFFERENCES[people.relation].format(unit=people.privacy_unit)
     worlds = WORLDS.format(account=name, difference=difference)
-    return " ".join([worlds, changed or APART, *parts, NOT_OF_MODEL, *map(_total, totals)])
+    return " ".join(
+        [worlds, changed or APART.format(parameters=own.limit.parameters), *parts, NOT_OF_MODEL, *map(_total, totals)]
+    )
 
 
 def _changed(own: LimitStanding, *, outermost: bool) -> str | None:
     """State what holds of a limit that was changed or exceeded; None: it was neither."""
     proven = own.proven
     if proven is None:
-        return EXCEEDED.format(other="on neighboring data" if outermost else "in the other world")
-    sense = "" if outermost else " in this sense"
-    return CHANGED.format(sense=sense, limit=limit_text(proven)) if own.is_changed else None
+        return _exceeded(own.limit, outermost=outermost)
+    return CHANGED.format(sense=_sense(outermost=outermost), limit=proven) if own.is_changed else None
+
+
+def _exceeded(limit: Limit, *, outermost: bool) -> str:
+    if limit.is_exact:
+        return EXCEEDED_EXACTLY.format(sense=_sense(outermost=outermost))
+    return EXCEEDED.format(other="on neighboring data" if outermost else "in the other world")
+
+
+def _sense(*, outermost: bool) -> str:
+    return "" if outermost else " in this sense"
 
 
 def _total(population: LimitStanding) -> str:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.audit import AuditAction, AuditEntry, AuditFilter, AuditOrder
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.limit_changes import is_lowered
 from app.ledger.governance.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.ledger.pages import PageRequest
@@ -29,7 +29,7 @@ class LimitInForce:
     Args:
         set_by: its author, or the proposer of one that was approved.
         approved_by: another person; None: it needed no approval.
-        is_lower: whether the epsilon or the delta is smaller than before.
+        is_lower: whether its value or its delta is smaller than before, or it is in another unit.
     """
 
     limit: Limit
@@ -77,7 +77,7 @@ def limit_facts(
 
 def _named(each: LimitInForce, names: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "limit": asdict(each.limit),
+        "limit": each.limit.facts(),
         "since": each.since.isoformat(),
         "set_by": names[each.set_by],
         "approved_by": None if each.approved_by is None else names[each.approved_by],
@@ -113,4 +113,4 @@ def _approved(
 
 def _limit(facts: str | None) -> Limit | None:
     limit = json.loads(facts or "{}").get("limit")
-    return None if limit is None else Limit(limit["epsilon"], limit["delta"])
+    return None if limit is None else Limit.of(limit)

@@ -9,8 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.ledger.accounts.account import Account, zero_curve
-from app.ledger.filter.filters import Limit
-from app.ledger.wording import format_exact
+from app.ledger.filter.limits import Limit
 from app.persistence.repositories.release_times import first_overdrawing_report
 from app.service.audit.limit_history import LimitInForce, limits_in_force
 
@@ -72,8 +71,7 @@ class LimitStanding:
         """The smallest limit that is at least each that was in force; None: it was exceeded."""
         if self.excess is not None:
             return None
-        limits = [self.limit, *(each.limit for each in self.history)]
-        return Limit(max(each.epsilon for each in limits), max(each.delta for each in limits))
+        return largest([self.limit, *(each.limit for each in self.history if each.limit.has_rule_of(self.limit))])
 
 
 def standing_of(tx: Connection, organisation_id: str, account: Account) -> LimitStanding:
@@ -92,6 +90,7 @@ def is_exceeded(account: Account) -> bool:
     return not released.spent.is_zero and not released.fits()
 
 
-def limit_text(limit: Limit) -> str:
-    """Write a limit in a sentence."""
-    return f"epsilon {format_exact(limit.epsilon)} at delta {format_exact(limit.delta)}"
+def largest(limits: Sequence[Limit]) -> Limit:
+    """Find the smallest limit that is at least each of some in one unit."""
+    most = max(each.value for each in limits)
+    return replace(limits[0], value=most, delta=max(each.delta for each in limits))

@@ -7,7 +7,7 @@ from app.accounting.events import NeighboringRelation
 from app.ledger.accounts.account import AccountKind
 from app.ledger.accounts.account_records import Population
 from app.ledger.wording import counted
-from app.service.audit.limit_standing import Excess, ExcessCause, LimitStanding, limit_text
+from app.service.audit.limit_standing import Excess, ExcessCause, LimitStanding
 
 DIFFERENCES: Final = {
     NeighboringRelation.ADD_OR_REMOVE_ONE: "with or without one {unit}'s records",
@@ -57,10 +57,10 @@ def plain_claim(standing: LimitStanding, people: Population) -> list[str]:
     if proven is None:
         assert standing.excess is not None, "else its limit is proven"
         cause = _cause(standing.excess)
-        return [_EXCEEDED.format(account=name, limit=limit_text(standing.limit), cause=cause)]
+        return [_EXCEEDED.format(account=name, limit=str(standing.limit), cause=cause)]
     difference = DIFFERENCES[people.relation].format(unit=people.privacy_unit)
     outermost = account.kind is AccountKind.POPULATION
-    said = [(_TOTAL if outermost else _ADDED).format(account=name, limit=limit_text(proven), difference=difference)]
+    said = [(_TOTAL if outermost else _ADDED).format(account=name, limit=str(proven), difference=difference)]
     if standing.is_changed:
         said.append(_CHANGED)
     said.append(_CONDITION if outermost else _NOT_OF_MODEL)

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from app.ledger.accounts.deployments import DEPLOYMENT_FIELDS
 from app.ledger.accounts.metadata import title_of
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit, Unit
 from app.ledger.wording import joined
-from app.service.audit.limit_standing import limit_text
+from app.service.audit.limit_standing import largest
 from app.service.audit.statements import population_payload, run_payload
 from app.service.auth.request_context import RequestContext
 
@@ -92,25 +92,40 @@ def _entry(payload: Mapping[str, Any], about: Mapping[str, Any], totals: Sequenc
 
 def _known_parts(payload: Mapping[str, Any], totals: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Build what the ledger knows of a deployment, by the parts of an entry."""
-    proven = [Limit(**each["proven"]) for each in totals if each["proven"]]
+    proven = [Limit.of(each["proven"]) for each in totals if each["proven"]]
     loss: dict[str, Any] = {
         "privacy_unit": joined(dict.fromkeys(each["privacy_unit"] for each in payload["protected"])),
         "privacy_unit_details": " ".join(_UNIT_DETAILS.format_map(each) for each in payload["protected"]),
     }
     if len(proven) == len(totals):  # each person is in one of the populations
-        largest = Limit(max(each.epsilon for each in proven), max(each.delta for each in proven))
-        loss["privacy_parameters"] = {"epsilon": largest.epsilon, "delta": largest.delta}
-        loss["privacy_parameters_details"] = _GUARANTEE.format(limit=limit_text(largest))
+        bound = _of_all(proven)
+        variant, loss["privacy_parameters"] = _parameters(bound)
+        loss["privacy_parameters_details"] = _GUARANTEE.format(limit=str(bound))
     else:
-        loss["privacy_parameters_details"] = _NOTHING_PROVEN
+        variant, loss["privacy_parameters_details"] = "Approximate DP", _NOTHING_PROVEN
     words = "; ".join(f"{each['releases']:,} times {each['words']}" for each in payload["mechanisms_in_words"])
     kept = f"Accounted by Epsilon Ledger {payload['versions']['service']}."
     return {
-        "dp_variant": {"variant_name": "Approximate DP"},
+        "dp_variant": {"variant_name": variant},
         "privacy_loss": loss,
         "accounting": {"composition": _COMPOSITION},
         "implementation": {"mechanisms": f"{words}. {kept}" if words else kept},
     }
+
+
+def _of_all(limits: Sequence[Limit]) -> Limit:
+    """Find a limit that holds for each of some: in their unit, or else the epsilon and delta that follow."""
+    if not all(each.has_rule_of(limits[0]) for each in limits):
+        limits = [Limit(each.epsilon, each.shown_delta) for each in limits]
+    return largest(limits)
+
+
+def _parameters(limit: Limit) -> tuple[str, Mapping[str, float]]:
+    """Get the registry's name for the kind of a limit, and its parameters; of mu, the rho that follows."""
+    if limit.unit is Unit.EPSILON:
+        return ("Approximate DP", limit.facts()) if limit.delta else ("Pure DP", {"epsilon": limit.value})
+    assert limit.rho is not None, "it follows from mu"
+    return "Zero-concentrated DP", {"rho": limit.rho} | ({"delta": limit.delta} if limit.delta else {})
 
 
 def _slug(text: str) -> str:

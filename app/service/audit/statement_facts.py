@@ -3,12 +3,13 @@
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
 from app.accounting.events import DpEvent, event_from_dict, fingerprint
-from app.accounting.risk import FALSE_POSITIVE_RATE, AttackRisk, Guarantee, attack_risk, privacy_profile
+from app.accounting.risk import FALSE_POSITIVE_RATE, AttackRisk, attack_risk, privacy_profile
 from app.ledger.accounts.account import Account, AccountKind, zero_curve
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.metadata import AccountMetadata
@@ -16,6 +17,7 @@ from app.ledger.experiments import ChargingMode
 from app.persistence.repositories import account_metadata, audit, dp_events, experiments, runs, usage_history
 from app.persistence.repositories.release_times import release_period
 from app.service.accounts.epsilons import delta_of_run, read_epsilon, read_epsilons
+from app.service.accounts.equivalents import limit_risk
 from app.service.audit.limit_standing import LimitStanding
 from app.service.audit.mechanism_words import describe_mechanism
 from app.service.audit.plain_claims import DIFFERENCES
@@ -107,27 +109,36 @@ def loss_facts(tx: Connection, organisation_id: str, governing: LimitStanding, o
     """Describe an account's privacy loss, the limit that governs it, and both as the risk of an attack."""
     limit, proven, limited = governing.limit, governing.proven, released(governing.account)
     account = released(own.account)
-    epsilon = released_epsilon(tx, organisation_id, own, limit.delta)
+    epsilon = released_epsilon(tx, organisation_id, own, limit.shown_delta)
     profile = privacy_profile(account.spent, _events(tx, organisation_id, own), account.relation, epsilon)
-    needed = {} if proven else json_finite(limit_needed=limited.bounds().limit_needed(limited.spent))
+    needed = {} if proven else json_finite(limit_needed=_limit_needed(limited))
     return {
-        "limit": asdict(limit),
+        "limit": limit.facts(),
         "limit_of": governing.account.id,
         "limit_revision": governing.account.limit_revision,
-        "proven": proven and asdict(proven),
+        "proven": proven and proven.facts(),
         "exceeded": governing.excess and governing.excess.facts(),
         "plan": plan_facts(governing.account),
-        "delta": limit.delta,
+        "delta": limit.shown_delta,
         **json_finite(epsilon=epsilon),
         "used": limited.used(),
         "own_delta": account.spent.delta_value(),
         "risk": {
             "false_positive_rate": FALSE_POSITIVE_RATE,
-            "by_limit": proven and _risk_facts(attack_risk([Guarantee(proven.epsilon, proven.delta)])),
+            "by_limit": proven and _risk_facts(limit_risk(proven)),
             "by_charges": _risk_facts(attack_risk(profile)),
         },
         **needed,
     }
+
+
+def _limit_needed(limited: Account) -> float:
+    """Compute the smallest value of a limit in its unit under which its filter would have admitted what is spent."""
+    gate, limit = limited.bounds(), limited.limit
+    assert limit is not None, "it governs by its limit"
+    if not limit.is_exact:
+        return gate.limit_needed(limited.spent)
+    return inf if limited.spent.delta > gate.room else limit.value_for(gate.exact_loss(limited.spent))
 
 
 def released_epsilon(tx: Connection, organisation_id: str, record: AccountRecord, delta: float) -> float:
@@ -181,9 +192,9 @@ def account_facts(tx: Connection, organisation_id: str, record: AccountRecord) -
         "id": account.id,
         "kind": str(account.kind),
         "path": account.path,
-        "limit": asdict(account.limit),
+        "limit": account.limit.facts(),
         "plan": plan_facts(account),
-        **json_finite(epsilon=released_epsilon(tx, organisation_id, record, account.limit.delta)),
+        **json_finite(epsilon=released_epsilon(tx, organisation_id, record, account.limit.shown_delta)),
         "used": released(account).used(),
     }
 

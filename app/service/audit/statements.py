@@ -11,6 +11,7 @@ from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.metadata import AccountMetadata
 from app.ledger.admission.admission import governing_of
 from app.ledger.errors import AccountQuarantinedError, InvalidInputError
+from app.ledger.filter.limits import Limit
 from app.ledger.runs.run import TERMINAL
 from app.persistence.repositories import account_metadata, accounts, organisations, runs, usage_history
 from app.service.accounts.create import get_account
@@ -153,7 +154,7 @@ def describe_statement(payload: Mapping[str, Any]) -> str:
         raise InvalidInputError(f"This is a signed {payload.get('type')!a}, and no statement.")
     about, loss = payload.get("run") or payload["population"], payload["loss"]
     kind = f"{payload['type']} of {payload['organisation_name']!a}, {payload['organisation']}"
-    numbers = f"epsilon {loss['epsilon']} of {loss['limit']['epsilon']} at delta {loss['delta']}"
+    numbers = f"epsilon {loss['epsilon']} at delta {loss['delta']}, within {Limit.of(loss['limit'])}"
     return f"{kind}, about {about['path']!a}, {about['id']}, {numbers}, on {payload['issued_at']}."
 
 

@@ -14,7 +14,7 @@ from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.admission.admission import Admission, governing_of
 from app.ledger.admission.counted_accounts import CountedAccount, CountMark, KnownEpsilon, admit_by_counting
 from app.ledger.errors import PermissionDeniedError
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.runs.decisions import Decision, DecisionEntry, Reading, entry_hash, entry_of
 from app.ledger.runs.deviations import merge_deviations
 from app.ledger.runs.reservation_use import used_further
@@ -252,10 +252,10 @@ def _read(known: _Counted, own: CountedAccount, number: int, used: float) -> Rea
     """Read a run's numbers after a further number of repetitions that fit; None: its epsilon is not known yet."""
     limit = known.governing
     if own.epsilon is None or own.count + number > own.epsilon[0]:
-        own.epsilon = _epsilon_ahead(own, number, limit.delta)
+        own.epsilon = _epsilon_ahead(own, number, limit.shown_delta)
         if own.epsilon is None:
             return None
-    return Reading(min(own.epsilon[1], limit.epsilon), limit.delta, limit.epsilon, used)
+    return Reading(min(own.epsilon[1], limit.epsilon), limit, used)
 
 
 def _epsilon_ahead(own: CountedAccount, number: int, delta: float) -> KnownEpsilon | None:

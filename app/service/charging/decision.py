@@ -20,6 +20,7 @@ from app.ledger.governance.policy_checks import (
     require_steps,
     sources_of,
 )
+from app.ledger.governance.unit_checks import require_priced
 from app.ledger.repeated_events import map_once, step_events
 from app.ledger.runs.decisions import Decision, item_of
 from app.ledger.runs.reservation_use import count_covered
@@ -139,6 +140,7 @@ def _by_the_accounts(
     _require_allowed(work, command, run, path, steps)
     require_bounded_on_removal(path, [step.event for step in steps])
     if request.mode is Mode.AUTHORIZE:  # reports are recorded at any time
+        require_priced(path, [step.event for step in steps])
         require_open(path, now)
         require_plan_on(path)
     costs = work.costs_of(path[0])

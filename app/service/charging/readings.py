@@ -33,10 +33,10 @@ def read_after(
     governing, own = governing_of(path), own or path[-1]
     assert governing.limit is not None, "it governs"
     limit = governing.limit
-    epsilon = _epsilon(work, own, limit.delta, steps)
+    epsilon = _epsilon(work, own, limit.shown_delta, steps)
     if governing.used(own.spent) <= 1:
         epsilon = min(epsilon, limit.epsilon)
-    return Reading(epsilon, limit.delta, limit.epsilon, used)
+    return Reading(epsilon, limit, used)
 
 
 def _epsilon(work: UnitOfWork, own: Account, delta: float, steps: Sequence[PricedStep]) -> float:

@@ -176,7 +176,7 @@ def refusal_details(refusal: Refusal) -> dict[str, Any]:
         "used": refusal.used,
         "used_including_reserved": refusal.used_including_reserved,
         "used_requested": refusal.used_requested,
-        "limit": asdict(limit),
+        "limit": limit.facts(),
         "delta_requested": refusal.delta_requested,
         "delta_left": refusal.delta_left,
         "plan": None if refusal.plan is None else _plan_facts(refusal.plan, refusal.differences),
@@ -196,7 +196,7 @@ def _alternatives_facts(found: Alternatives) -> dict[str, Any]:
         offered.append(more)
     if found.higher_limit:
         limits = [
-            {"account": each.account_id, "account_path": each.account_path, **asdict(each.limit)}
+            {"account": each.account_id, "account_path": each.account_path, **each.limit.facts()}
             for each in found.higher_limit
         ]
         offered.append({"type": AlternativeType.HIGHER_LIMIT, "steps": found.steps, "limits": limits})

@@ -14,7 +14,7 @@ from app.accounting.pricing_effort import MAX_PLAN_WORK
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.accounts.account_records import AccountRecord, Population, reached
 from app.ledger.errors import InvalidInputError, NotFoundError
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.filter_weights import Tuning, weights_under
 from app.ledger.governance.limit_changes import (
     ActiveReservation,
@@ -27,6 +27,7 @@ from app.ledger.governance.policy_checks import Size, require_limit_allowed, req
 from app.ledger.governance.proposals import Proposal
 from app.ledger.governance.registered_steps import is_tunable
 from app.ledger.governance.settings import LIMIT
+from app.ledger.governance.unit_checks import require_priced, require_unit_changeable
 from app.ledger.permissions import Permission
 from app.ledger.runs.reservations import Reservation, has_lapsed
 from app.ledger.step_events import StepEvent
@@ -92,6 +93,8 @@ def check_limit_change(tx: Connection, context: RequestContext, before: LimitRec
 
     Raises:
         AccountArchivedError: the limit of an archived account is raised.
+        AccountStateConflictError: it is in another unit, and something is spent or reserved.
+        UnsupportedEventError: a planned event has no value in its unit.
         PolicyViolationError: a policy forbids the limit.
         PlanTooExpensiveError: to compute what the limit allows of the plan would take more than a request may take.
         Also those of `check_account_limit`.
@@ -122,11 +125,14 @@ def _send_alerts(tx: Connection, context: RequestContext, before: LimitRecord, a
 def _limited(tx: Connection, context: RequestContext, path: Sequence[AccountRecord], limit: Limit) -> Account:
     """Build the account with another limit, valid for every population above it."""
     account = path[-1].account
-    if is_tunable(account):
-        after = tuned(tx, context, with_limit(account, limit, None))
+    require_unit_changeable(account, limit)
+    after = with_limit(account, limit, None)
+    require_priced([after], [step.event for step in account.planned])
+    if is_tunable(after):
+        after = tuned(tx, context, after)
     else:
         # Without a plan this takes no time, and another try would read the accounts again.
-        planned = account.weights is not None and bool(account.planned)
+        planned = bool(account.planned) and (account.weights is not None or account.is_untouched)
         choice = Job(weights_under, (Tuning.of(account), limit), MAX_PLAN_WORK)
         after = with_limit(account, limit, context.costs.filter_weights(choice) if planned else choice.result())
     for population in _populations(path):
@@ -145,7 +151,7 @@ def _require_allowed(path: Sequence[AccountRecord], limit: Limit) -> None:
     for population in _populations(path):
         require_limit_allowed(sources, limit, population.size)
     if own.account.kind is AccountKind.RUN:
-        require_run(sources, Size(limit.epsilon, limit.delta), limited=True, planned=True)
+        require_run(sources, Size.of(limit), limited=True, planned=True)
 
 
 def single_approver_allowed(tx: Connection, context: RequestContext, before: LimitRecord, limit: Limit) -> bool:
@@ -159,7 +165,7 @@ def single_approver_allowed(tx: Connection, context: RequestContext, before: Lim
         return False
     if own.kind is not AccountKind.RUN:
         return True
-    if needs_approval(path, Size(limit.epsilon, limit.delta)):
+    if needs_approval(path, Size.of(limit)):
         return False
     return find_excess(tx, context, above, limit.epsilon, raised=own.id) is None
 

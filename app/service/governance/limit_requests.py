@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from app.ledger.accounts.account import AccountKind
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.errors import InvalidInputError, RunStateConflictError
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.limit_changes import is_lowered, is_raised
 from app.ledger.governance.proposals import Proposal
 from app.ledger.pages import PageRequest
@@ -56,8 +56,7 @@ def request_limit(
     present = before.value
     if is_lowered(present, limit) or not is_raised(present, limit):
         raise InvalidInputError(
-            f"`limit` is epsilon {limit.epsilon:g} (delta {limit.delta:g}), and {before.path} has epsilon "
-            f"{present.epsilon:g} (delta {present.delta:g}). Request a higher one."
+            f"`limit` is {limit}, and {before.path} has {present}. Request a higher one in the same unit."
         )
     check_limit_change(tx, context, before, limit)
     return LIMITS.propose(tx, context, before, limit, reason, run=run_id)

@@ -1,11 +1,11 @@
 """Policy checks of runs, bounds on the joint spend of runs without approval, and approvals."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import reduce
 from math import ceil, inf
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -26,6 +26,7 @@ from app.ledger.governance.policy_checks import (
     sources_of,
 )
 from app.ledger.governance.proposals import Proposal, ProposalKind, Unapproved
+from app.ledger.governance.unit_checks import require_priced
 from app.ledger.runs.run import EndReason, RunStatus, status_payload
 from app.ledger.settings.policies import effective
 from app.ledger.settings.policy_rules import Policy
@@ -117,12 +118,14 @@ def require_policy_compliance(
 
     Raises:
         PolicyViolationError: a policy forbids it.
-        UnsupportedEventError: an event has no bound where units may leave their partitions.
+        UnsupportedEventError: an event has no bound where units may leave their partitions, or no value in the unit of
+            a limit.
     """
     require_dates(path, population)
     declared = [step.event for step in reserve] if event is None else [event, *(step.event for step in reserve)]
     require_steps(sources_of(path), population.relation, declared)
     require_bounded_on_removal(path, declared)
+    require_priced(path, declared)
 
 
 def largest(sizes: Sequence[Size]) -> Size:
@@ -137,13 +140,14 @@ def size_of(path: Sequence[Account], planned: Sequence[StepEvent], costs: Precom
     """
     own = path[-1]
     if own.limit is not None:
-        return Size(own.limit.epsilon, own.limit.delta)
+        return Size.of(own.limit)
     governing = next(account.limit for account in reversed(path) if account.limit is not None)
     if not planned or is_endless(planned):
-        return Size(governing.epsilon, governing.delta)
+        return Size.of(governing)
     costs.require(own, [step.event for step in planned])
     curve = total_cost([PricedStep(step, costs.curve(own, step.event)) for step in planned])
-    return Size(epsilon_of_curve(orders(own.grid_version), curve, governing.delta).epsilon, governing.delta)
+    delta = governing.shown_delta
+    return Size(epsilon_of_curve(orders(own.grid_version), curve, delta).epsilon, delta)
 
 
 def needs_approval(path: Sequence[Account], size: Size) -> bool:
@@ -199,7 +203,7 @@ def require_still_allowed(path: Sequence[Account], proposal: Proposal) -> None:
         PolicyViolationError: a policy forbids it by now.
     """
     facts = proposal.proposed
-    size = Size(inf if facts["epsilon"] is None else facts["epsilon"], facts["delta"])
+    size = _proposed_size(path, facts)
     limits = [account.limit for account in (path[-1:] if facts["limited"] else budgets_of(path))]
     epsilon = max(limit.epsilon for limit in limits if limit is not None)
     measured_by_limit = facts["limited"] or not facts["planned"]
@@ -210,6 +214,11 @@ def require_still_allowed(path: Sequence[Account], proposal: Proposal) -> None:
             epsilon=epsilon,
         )
     require_run(sources_of(path), size, limited=facts["limited"], planned=facts["planned"])
+
+
+def _proposed_size(path: Sequence[Account], facts: Mapping[str, Any]) -> Size:
+    limit = path[-1].limit if facts["limited"] else None
+    return Size(inf if facts["epsilon"] is None else facts["epsilon"], facts["delta"], limit)
 
 
 def approve_run(tx: Connection, context: RequestContext, proposal: Proposal) -> None:

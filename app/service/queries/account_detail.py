@@ -201,7 +201,7 @@ def _spenders(
 
     assert account.limit is not None, "populations and budgets have limits"
     found, _ = read_tolerating_damage(tx, context.organisation_id, list(children), lambda record: record)
-    delta = account.limit.delta
+    delta = account.limit.shown_delta
     values = read_epsilons(tx, context.organisation_id, [(record, delta) for record in found.values()])
     known = {
         child_id: Spender(children[child_id], epsilon, record.updated_at)

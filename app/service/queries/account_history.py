@@ -12,7 +12,8 @@ import numpy as np
 from sqlalchemy import Connection
 
 from app.accounting.conversion import spread
-from app.accounting.curves import EXHAUSTED, PER_NAT, UNBOUNDED, UNIT, RdpCurve, pure_units
+from app.accounting.curves import EXHAUSTED, UNIT, RdpCurve
+from app.accounting.exact_losses import PER_NAT, UNBOUNDED_LOSSES
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.admission.admission import LimitChange
@@ -128,7 +129,7 @@ def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_point
         moments,
         whole=whole,
     )
-    most, end = account.parts_that_count, _extended(account.spent, account.spent.used.get(account.id, ()))
+    most, end = account.parts_that_count, _extended(account, account.spent, account.spent.used.get(account.id, ()))
     exact = whole and grown.ends_with(end, most)
     if not exact:
         grown = grown.scaled(end, most)
@@ -154,7 +155,7 @@ def _epsilons(
     """Compute the epsilon at each moment: the last one as it is read, and none before larger."""
     account, last = record.account, read_epsilon(tx, organisation_id, record)
     assert account.limit is not None, "populations and budgets have limits"
-    delta, most = account.limit.delta, account.parts_that_count
+    delta, most = account.limit.shown_delta, account.parts_that_count
     alternatives = [grown.counts_that_matter(place, most) or () for place in range(len(spent))]
     found = read_epsilons_of(tx, organisation_id, account.relation, delta, alternatives)
     by_curves = [replace(account, spent=curve).rdp_epsilon(delta) for curve in spent]
@@ -175,27 +176,32 @@ def _series_of(account: Account, part: ChargedRun) -> tuple[str, ...]:
 def _with_plan(
     tx: Connection, organisation_id: str, account: Account, curves: Mapping[str, RdpCurve]
 ) -> Mapping[str, RdpCurve]:
-    """Add to the costs of events, as further orders, what they use up of an account's plan and the pure loss."""
+    """Add to the costs of events, as further orders, what they use up of an account's plan and its exact loss."""
     plan = account.plan
     if plan is None:
-        return {key: _extended(curve, ()) for key, curve in curves.items()}
+        return {key: _extended(account, curve, ()) for key, curve in curves.items()}
     events = dp_events.find_events(tx, organisation_id, curves)
-    return {key: _extended(curve, plan.workload.cost(events[key])) for key, curve in curves.items() if key in events}
+    return {
+        key: _extended(account, curve, plan.workload.cost(events[key]))
+        for key, curve in curves.items()
+        if key in events
+    }
 
 
-def _extended(curve: RdpCurve, used: Sequence[int]) -> RdpCurve:
-    pure = ceil(Fraction(curve.pure, PER_NAT) / Fraction(UNIT))
-    further = np.array([min(each, EXHAUSTED) for each in (*used, pure)], dtype=np.int64)
+def _extended(account: Account, curve: RdpCurve, used: Sequence[int]) -> RdpCurve:
+    exact = ceil(Fraction(account.bounds().exact_loss(curve), PER_NAT) / Fraction(UNIT))
+    further = np.array([min(each, EXHAUSTED) for each in (*used, exact)], dtype=np.int64)
     return RdpCurve(np.concatenate([curve.values, further]), curve.delta)
 
 
 def _divided(account: Account, curve: RdpCurve) -> RdpCurve:
-    """Take a curve, the usage of an account's plan and the pure loss apart."""
-    size = account.spent.values.size
-    *counts, pure = curve.values[size:].tolist()
+    """Take a curve, the usage of an account's plan and its exact loss apart."""
+    size, gate = account.spent.values.size, account.bounds()
+    *counts, exact = curve.values[size:].tolist()
     used = {account.id: tuple(counts)} if account.id in account.spent.used else {}
-    loss = UNBOUNDED if pure == EXHAUSTED else pure_units(pure * Fraction(UNIT))
-    return RdpCurve(curve.values[:size], curve.delta, used, loss)
+    loss = gate.unbounded if exact == EXHAUSTED else min(ceil(exact * Fraction(UNIT) * PER_NAT), gate.unbounded)
+    losses = UNBOUNDED_LOSSES.with_loss(gate.coordinate, loss)
+    return RdpCurve(curve.values[:size], curve.delta, used, losses)
 
 
 def _moments(record: AccountRecord, found: Sequence[Sample], max_points: int) -> list[datetime]:
@@ -225,9 +231,9 @@ def _shares(tx: Connection, organisation_id: str, account: Account, grown: Spend
 
 
 def _deciding(account: Account) -> tuple[int, float] | None:
-    """Find the order, or the plan's mechanism behind the orders, that decides, and its threshold; None: none fits.
+    """Find the order, the plan's mechanism or the exact loss that decides, and its threshold; None: none fits.
 
-    The pure loss is that at the order that represents infinity.
+    Mechanisms are behind the orders, and the exact loss behind these.
     """
     gate, plan = account.bounds(), account.plan
     spent = account.spent.values[gate.places]
@@ -238,9 +244,10 @@ def _deciding(account: Account) -> tuple[int, float] | None:
         (int(gate.places[chosen]), float(gate.bounds[chosen])) if usable.any() else None,
         float(shares[chosen]),
     )
-    by_pure = gate.pure_share(account.spent.pure)
-    if by_pure < share:
-        found, share = (account.spent.values.size - 1, gate.pure / PER_NAT / UNIT), by_pure
+    exactly = gate.exact_share(gate.exact_loss(account.spent))
+    if exactly < share:
+        last = account.spent.values.size + len(account.spent.used.get(account.id, ()))
+        found, share = (last, gate.most / PER_NAT / UNIT), exactly
     if plan is None or plan.share(account.spent.used[account.id]) > share:
         return found
     used = zip(account.spent.used[account.id], plan.capacity, strict=True)

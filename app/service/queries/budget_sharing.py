@@ -6,6 +6,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from app.accounting.errors import UnsupportedEventError
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.metadata import AccountMetadata, title_of
 from app.ledger.errors import AccountClosedError, PolicyViolationError
@@ -91,11 +92,12 @@ def preview_or_reason(
 
     Raises:
         CostNotReadyError: handled by `RequestContext.run_with_costs`.
-        UnsupportedEventError: the event has no sound bound under the population's relation.
     """
     if path[-1].account.partitions_per_unit is not None:
         return None
     try:
         return preview_in(tx, context, path, [step])
+    except UnsupportedEventError as refused:
+        return str(refused)
     except (AccountClosedError, PolicyViolationError) as refused:
         return refused.detail

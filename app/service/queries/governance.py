@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from app.ledger.accounts.account import AccountKind
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.metadata import title_of
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.policy_checks import sources_of
 from app.ledger.governance.proposals import EXCLUSIVE, Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.ledger.pages import Page, PageRequest
@@ -37,6 +37,7 @@ class Spending:
         before: the limit to be replaced; None: the proposal is about a run.
         epsilon: None: unbounded.
         population: path and limit of the root.
+        limit: that is asked for; None: a run's registration.
         by_plan: whether epsilon is the cost of a run's plan, which does not limit the run.
         effects: spending of the accounts before and after, of open proposals only.
     """
@@ -47,6 +48,7 @@ class Spending:
     delta: float
     population: tuple[str, Limit]
     by_plan: bool = False
+    limit: Limit | None = None
     effects: tuple[AccountEffect, ...] = ()
 
     @property
@@ -229,19 +231,20 @@ def _spending(
     facts, account = proposal.proposed, path[-1].account
     if proposal.kind not in {ProposalKind.LIMIT, ProposalKind.RUN}:
         return None
-    asked = facts.get("limit", facts)
+    limit = Limit.of(facts["limit"]) if "limit" in facts else None
     waits = proposal.status is ProposalStatus.OPEN
     replaces = waits and proposal.kind is ProposalKind.LIMIT
     effects: tuple[AccountEffect, ...] = ()
-    if replaces:
-        effects = limit_effects(context, path, Limit(asked["epsilon"], asked["delta"]))
+    if limit is not None and replaces:
+        effects = limit_effects(context, path, limit)
     elif waits:
         effects = run_effects(tx, context, path, runs.get(tx, context.organisation_id, account.id))
     return Spending(
         kind=account.kind,
         before=account.limit if replaces else None,
-        epsilon=asked["epsilon"],
-        delta=asked["delta"],
+        epsilon=facts["epsilon"] if limit is None else limit.epsilon,
+        delta=facts["delta"] if limit is None else limit.shown_delta,
+        limit=limit,
         population=_population(path),
         by_plan=proposal.kind is ProposalKind.RUN and facts["planned"] and not facts["limited"],
         effects=effects,

@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from app.ledger.accounts.account_records import AccountRecord
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.runs.decisions import Decision
 from app.persistence.repositories.limit_changes import list_limit_changes
 

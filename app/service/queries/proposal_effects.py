@@ -9,7 +9,7 @@ from app.accounting.errors import UnsupportedEventError
 from app.ledger.accounts.account import Account, AccountKind, with_usage
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.admission.composition import exposed
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.filter_weights import rescale_weights
 from app.ledger.governance.limit_changes import with_limit
 from app.ledger.runs.run import Run

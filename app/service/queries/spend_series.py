@@ -34,7 +34,7 @@ class SpendSeries:
     Args:
         counts: by child and event: (n_moments,) cumulative number of charges.
         prices: by event: (n_orders,) in units of 2^-44 nats.
-        deltas: by child: (n_moments,) in units of 2^-62.
+        deltas: by child: (n_moments,) in units of 1e-18.
         factors: (n_orders,) multipliers of the curves.
     """
 

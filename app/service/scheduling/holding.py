@@ -14,6 +14,7 @@ from app.ledger.governance.policy_checks import (
     require_steps,
     sources_of,
 )
+from app.ledger.governance.unit_checks import require_priced
 from app.ledger.runs.reservations import ReservedItem
 from app.ledger.runs.run import require_no_sweep
 from app.ledger.step_events import PricedStep, StepEvent
@@ -39,7 +40,8 @@ def price_reservation(
     """Check a reservation by the rules of its run's locked path, and price it.
 
     Raises:
-        UnsupportedEventError: an event has no sound bound under the population's relation.
+        UnsupportedEventError: an event has no sound bound under the population's relation, or no value in the unit of
+            a limit.
         PolicyViolationError: a policy forbids an event of the reservation.
         RunStateConflictError: the run belongs to a sweep that is charged at once.
     """
@@ -48,6 +50,7 @@ def price_reservation(
     require_no_sweep(run, work.sweeps)
     events: list[DpEvent] = [item.event for item in items]
     require_bounded_on_removal(path, events)
+    require_priced(path, events)
     steps = [StepEvent(item.event, item.count) for item in items]
     sources = sources_of(path)
     if sources:

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.admission.composition import exposed, require_charged_directly, trial_account
 from app.ledger.governance.policy_checks import require_bounded_on_removal, require_open, require_steps, sources_of
+from app.ledger.governance.unit_checks import require_priced
 from app.ledger.scheduling.queue import Ledgers, never_fits
 from app.ledger.scheduling.waiting import LONGEST_WAIT
 from app.ledger.step_events import StepEvent
@@ -62,6 +63,7 @@ def preview_in(
         require_open(above, context.now)
     events = [step.event for step in steps]
     require_bounded_on_removal(above, events)
+    require_priced(above, events)
     require_steps(sources_of(above), above[0].relation, events)
     priced = cost_steps(tx, owner, above[0], steps, context.costs)
     path = [*above, trial_account(above, NEWCOMER)]

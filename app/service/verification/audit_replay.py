@@ -13,7 +13,8 @@ from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.alerts import DEFAULT_ALERT_SETTINGS
 from app.ledger.audit import AuditAction, AuditEntry, audit_entry_hash, audit_genesis, canonical
-from app.ledger.filter.filters import FilterWeights, Limit
+from app.ledger.filter.filters import FilterWeights
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.settings import ALERT_SETTINGS, ALLOCATION, LIMIT, POLICY, Setting
 from app.ledger.names import name_skeleton
 from app.ledger.runs.reservations import ReservationStatus
@@ -302,7 +303,7 @@ def _fixed_fields(facts: Mapping[str, Any]) -> str:
 
 
 def _limit(facts: Mapping[str, float] | None) -> Limit | None:
-    return None if facts is None else Limit(**facts)
+    return None if facts is None else Limit.of(facts)
 
 
 def _weights(facts: Mapping[str, Any] | None) -> FilterWeights | None:

@@ -62,14 +62,14 @@ def price_problem(stored: StoredCost) -> str | None:
         and all(
             _agree(now, kept) for now, kept in ((fresh.values, stored.curve.values), (fresh.delta, stored.curve.delta))
         )
-        and _agree_purely(fresh.pure, stored.curve.pure)
+        and all(map(_agree_exactly, fresh.exact, stored.curve.exact))
     ):
         return None
     return f"its price under {relation} and grid {grid_version} is not what {stored.canonical_json.decode()} costs."
 
 
-def _agree_purely(fresh: int, stored: int) -> bool:
-    """Whether two pure losses are equal up to the tolerance: those that are no quotients are computed."""
+def _agree_exactly(fresh: int, stored: int) -> bool:
+    """Whether two exact losses are equal up to the tolerance: those that are no quotients are computed."""
     return abs(stored - fresh) <= Fraction(TOLERANCE) * fresh
 
 
@@ -159,12 +159,12 @@ def _disagreements(audit: VerificationContext, key: Key, balance: Balance) -> It
     lacking = counting_plans(account, above).spent.used.keys() - account.spent.used.keys()
     if lacking:
         yield f"it does not count what it uses up of the plan of {min(lacking)}."
-    if account.limit is None and account.weights is not None:
-        yield "it has no limit of its own, and yet it has the weights of a filter."
+    if account.weights is not None and (account.limit is None or account.limit.is_exact):
+        yield "it has no limit of its own that a filter keeps, and yet it has the weights of a filter."
     known = [stage.limit for stage in audit.stages(key) if stage.limit is not None]
-    limits = balance.limits - {(limit.epsilon, limit.delta) for limit in known}
+    limits = balance.limits - set(known)
     if limits:
-        named = ", ".join(f"epsilon {epsilon} at delta {delta}" for epsilon, delta in sorted(limits))
+        named = ", ".join(sorted(map(str, limits)))
         yield f"its limit is not the one under which decisions were made: {named}."
     if account.limit is not None and not (value.spent.is_zero and value.held.is_zero):
         yield from _limit_problems(audit, key, balance, value.admitted)
@@ -243,7 +243,7 @@ def _of_parts(audit: VerificationContext, key: Key, most: int) -> _Value | None:
 
 def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, admitted: RdpCurve) -> Iterator[str]:
     account = balance.account
-    if account.weights is None:
+    if not account.has_filter:
         yield "it was charged, but its filter weights are not frozen."
         return
     if not is_readable(account):
@@ -260,7 +260,7 @@ def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, admi
     if admitted.is_zero:
         return
     # Admitted charges fitted under the limit then in force.
-    if not any(_fits(stage, admitted) for stage in audit.stages(key) if stage.weights is not None):
+    if not any(_fits(stage, admitted) for stage in _stages_in_unit(audit, key) if stage.has_filter):
         yield "more is spent and held than its limit allows."
     yield from _plan_problems(audit, key, balance)
 
@@ -280,6 +280,13 @@ def _tuning_problems(audit: VerificationContext, key: Key) -> Iterator[str]:
         yield "its filter was tuned to registered runs after it was charged."
 
 
+def _stages_in_unit(audit: VerificationContext, key: Key) -> list[Account]:
+    """List the account under each limit in the present unit: under one in another unit nothing was released."""
+    stages = audit.stages(key)
+    limit = stages[-1].limit
+    return [each for each in stages if each.limit is not None and limit is not None and each.limit.has_rule_of(limit)]
+
+
 def _plan_problems(audit: VerificationContext, key: Key, balance: Balance) -> Iterator[str]:
     """Check that active reservations fit under a changed limit (ADR 0026)."""
     if len(audit.stages(key)) == 1:
@@ -294,7 +301,7 @@ def _bound_problems(account: Account) -> Iterator[str]:
     if account.plan is None or account.limit is None:
         return
     bound = account.plan.bound
-    if not is_allowed(account.planned, account.relation, account.limit.epsilon, bound):
+    if not is_allowed(account.planned, account.relation, account.limit.value, bound):
         yield f"its limit does not allow {bound.steps} steps of its plan, or they have another epsilon."
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import Row
 
+from app.ledger.filter.limits import Limit, Unit
 from app.ledger.runs.decisions import DecisionEntry, entry_hash, genesis
 from app.ledger.runs.reservations import NEVER_HELD, ReservationStatus
 from app.ledger.runs.run import RunStatus
@@ -144,12 +145,12 @@ class _ChainReplay:
     def _collect_limits(self, entry: DecisionEntry) -> None:
         """Collect the limits and the numbers of a decision with a valid hash."""
         if self.governing is not None:
-            self.governing.limits.add((entry.epsilon_limit, entry.delta))
+            self.governing.limits.add(Limit(entry.limit_value, entry.limit_delta, Unit(entry.limit_unit)))
         binding = self.audit.balances.get((self.key[0], entry.binding_account_id))
         if binding is not None and entry.refusal_details is not None:
             with suppress(KeyError, TypeError, ValueError):  # the hash proves the text, not its form
                 details = json.loads(entry.refusal_details)
-                binding.limits.add((float(details["limit"]["epsilon"]), float(details["limit"]["delta"])))
+                binding.limits.add(Limit.of(details["limit"]))
         if entry.outcome == "reported" and entry.steps_remaining is None:
             self.overdrawn = True
 
@@ -230,7 +231,8 @@ class _ChainReplay:
         spent = self.audit.cost(self.key[0], self.own.account, self.own.spent)
         if spent is None:
             return
-        most = replace(self.own.account, spent=spent).rdp_epsilon(self.last.delta) * FARTHEST
+        limit = Limit(self.last.limit_value, self.last.limit_delta, Unit(self.last.limit_unit))
+        most = replace(self.own.account, spent=spent).rdp_epsilon(limit.shown_delta) * FARTHEST
         if self.last.epsilon > most:
             self._fail_at(self.last, f"has epsilon {self.last.epsilon}, but its charges have at most {most}.")
 

@@ -16,7 +16,9 @@ from app.ledger.accounts.metadata import (
     search_text,
 )
 from app.ledger.audit import AuditAction, AuditEntry, canonical, digest
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.proposals import ProposalKind, ProposalStatus
+from app.persistence.repositories.account_values import limit_values
 from app.persistence.repositories.audit import StoredRecord
 
 Records = dict[str, dict[str, dict[str, Any]]]
@@ -183,7 +185,7 @@ def _archive(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
 
 def _schedule(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     template = {name: after[name] for name in ("period", "start", "prefix")}
-    limits = {"epsilon_limit": after["limit"]["epsilon"], "delta_limit": after["limit"]["delta"]}
+    limits = limit_values(Limit.of(after["limit"]))
     _row(records, "block_schedules", entry.subject, **template, **limits)
 
 

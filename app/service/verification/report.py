@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from app.accounting.curves import RdpCurve, Usage
 from app.ledger.accounts.account import Account, zero_curve
 from app.ledger.accounts.account_records import Attestation, Block, Counts
+from app.ledger.filter.limits import Limit
 from app.ledger.plan.plan_filter import repeated
 from app.ledger.step_events import StepEvent
 from app.ledger.verification import Discrepancy
@@ -106,7 +107,7 @@ class Balance:
         left: number of steps that active reservations may still take.
         revoked: forfeited steps that a lowered limit had cancelled; they were not admitted under that limit.
         workloads: events that may have determined the filter's weights.
-        limits: epsilon and delta in the decision chains.
+        limits: in the decision chains.
         first_versions: least version of a population in a charge to the account, by population.
     """
 
@@ -119,7 +120,7 @@ class Balance:
     left: int = 0
     revoked: Counter[str] = field(default_factory=Counter)
     workloads: set[str] = field(default_factory=set)
-    limits: set[tuple[float, float]] = field(default_factory=set)
+    limits: set[Limit] = field(default_factory=set)
     first_versions: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -155,6 +155,7 @@ class AsyncLedgerClient:
     list_experiments = async_list_method(experiments.list_experiments)
 
     get_limit = async_client_method(governance.get_limit)
+    get_limit_equivalents = async_client_method(governance.get_limit_equivalents)
     change_limit = async_client_method(governance.change_limit)
     get_allocation = async_client_method(allocations.get_allocation)
     replace_allocation = async_client_method(allocations.replace_allocation)

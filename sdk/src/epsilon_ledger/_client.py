@@ -158,6 +158,7 @@ class LedgerClient:
     list_experiments = list_method(experiments.list_experiments)
 
     get_limit = client_method(governance.get_limit)
+    get_limit_equivalents = client_method(governance.get_limit_equivalents)
     change_limit = client_method(governance.change_limit)
     get_allocation = client_method(allocations.get_allocation)
     replace_allocation = client_method(allocations.replace_allocation)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.ledger.accounts.account_records import Block
 from app.ledger.accounts.calendar import BlockSchedule, CalendarPeriod, calendar_blocks, due_blocks
 from app.ledger.errors import InvalidInputError
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 
 LIMIT = Limit(1.0, 1e-5)
 PERIODS = st.sampled_from(CalendarPeriod)

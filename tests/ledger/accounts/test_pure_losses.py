@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mpmath import exp, log1p, mp, mpf
 
-from app.accounting.curves import PER_NAT, UNBOUNDED, pure_limit, pure_nats
 from app.accounting.events import (
     Composed,
     DiscreteLaplace,
@@ -24,6 +23,7 @@ from app.accounting.events import (
     RandomizedResponse,
     SelfComposed,
 )
+from app.accounting.exact_losses import PER_NAT, UNBOUNDED, pure_limit, pure_nats
 from app.accounting.pure_losses import pure_loss
 from app.accounting.rdp import event_curve
 from app.ledger.accounts.account import Account
@@ -165,7 +165,7 @@ def test_loss_without_a_bound_never_fits(event: DpEvent) -> None:
         event = SelfComposed(event, 10**9)
     assert event_curve(event, ADDED).pure == UNBOUNDED
     account = charged(make_account(1e4, 1e-6), TENTH)
-    assert account.pure_left(account.bounds(), event_curve(event, ADDED)) < 0
+    assert account.exact_left(account.bounds(), event_curve(event, ADDED)) < 0
 
 
 @example(p=0.9999999999999994, k=2, q=0.5, epsilon=1.0)

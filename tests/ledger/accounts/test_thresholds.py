@@ -16,7 +16,7 @@ from app.ledger.accounts.alerts import (
     forecast,
 )
 from app.ledger.errors import InvalidInputError
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from tests.ledger.conftest import admitted, make_account, priced
 from tests.ledger.ledger_model import limited_to
 from tests.ledger.plan.plan_models import EVENTS as PLANNED

@@ -14,7 +14,7 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.accounts import account as accounts
 from app.ledger.accounts.account import MOST_USED
 from app.ledger.admission.admission import Admission
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.fitting import fitting_limits, fitting_noise
 from app.ledger.fitting.fitting_limits import raise_limits
 from app.ledger.fitting.fitting_noise import noise_that_fits

@@ -14,7 +14,7 @@ from app.ledger.accounts.account_records import MOST_EVENTS, AccountRecord
 from app.ledger.admission import admission
 from app.ledger.admission.admission import Admission
 from app.ledger.admission.counted_accounts import CountedAccount, admit_by_counting
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.settings.policy_rules import Policy
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
 from tests.ledger.admission.test_counting import NOW, charged_once, recorded

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,10 +13,13 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import event_curve
 from app.ledger.accounts.account import Account, zero_curve
 from app.ledger.admission.admission import Admission, Refusal, admit, hold, record, repetitions_left
-from app.ledger.filter.filters import UNLIMITED, Limit
+from app.ledger.errors import AccountStateConflictError
+from app.ledger.filter.filters import UNLIMITED
+from app.ledger.filter.limits import Limit, Unit
+from app.ledger.governance.unit_checks import require_unit_changeable
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
-from tests.ledger.ledger_model import Entry, LedgerModel, limited_to, most_that
-from tests.ledger.plan.plan_models import limits
+from tests.ledger.ledger_model import Entry, LedgerModel, Terms, limited_to, most_that
+from tests.ledger.plan.plan_models import LIMITS
 
 PLANS: list[tuple[StepEvent, ...]] = [
     (),
@@ -27,7 +31,9 @@ EVENTS: list[DpEvent] = [
     *(dp.Gaussian(40.0), dp.Gaussian(90.0), dp.Laplace(5.0), dp.Laplace(20.0), dp.Laplace(90.0)),
     *(dp.EpsilonDelta(0.07, 3e-9), dp.Zcdp(0.0005)),
 ]
+EXACT: list[Terms] = [(1.0, 0.0), (0.05, 0.0, Unit.RHO), (0.05, 1e-8, Unit.RHO), (0.3, 0.0, Unit.MU)]
 plans = st.sampled_from(PLANS)
+limits: st.SearchStrategy[Terms] = st.sampled_from([*LIMITS, *LIMITS, *EXACT])
 units = st.sampled_from([1, 7, 2**41, 2**44, EXHAUSTED // 3, EXHAUSTED])
 counts = st.integers(1, 4) | st.integers(1, 120)
 some_events = st.lists(st.sampled_from(EVENTS), min_size=1, max_size=2, unique=True)
@@ -90,10 +96,22 @@ def _change_limit(model: LedgerModel, data: st.DataObject) -> None:
     limited = [name for name, account in model.accounts.items() if account.limit is not None]
     name, limit = data.draw(st.sampled_from(sorted(limited))), Limit(*data.draw(limits))
     before = model.accounts[name]
+    if not _may_get(before, limit):
+        with pytest.raises(AccountStateConflictError, match="only while nothing is spent or reserved"):
+            require_unit_changeable(before, limit)
+        return
+    require_unit_changeable(before, limit)
     after = limited_to(before, limit)
     assert (after.spent, after.held, after.limit) == (before.spent, before.held, limit)
     assert after.weights is None or after.weights.within(limit.delta)
     model.put([after])
+
+
+def _may_get(account: Account, limit: Limit) -> bool:
+    """Whether the limit is in the account's unit, or that may change."""
+    assert account.limit is not None
+    kinds = {(each.unit, each.unit is Unit.EPSILON and not each.delta) for each in (account.limit, limit)}
+    return len(kinds) == 1 or (account.spent.is_zero and account.held.is_zero)
 
 
 def _ask(model: LedgerModel, kind: str, entries: list[Entry]) -> None:

@@ -19,7 +19,8 @@ from app.accounting.conversion import Rule, declared_bounds
 from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.events import EpsilonDelta, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import event_curve
-from app.ledger.filter.filters import FilterWeights, Limit, filter_weights
+from app.ledger.filter.filters import FilterWeights, filter_weights
+from app.ledger.filter.limits import Limit
 from tests.ledger.conftest import thresholds
 from tests.soak import few
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.curves import EXHAUSTED, PER_NAT, UNBOUNDED, RdpCurve
+from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.accounting.exact_losses import PER_NAT, UNBOUNDED_LOSSES, Coordinate, ExactLosses
 from app.ledger.filter.filter_orders import FilterOrders
 from app.ledger.filter.filters import UNLIMITED, FilterBounds
 
@@ -24,8 +25,12 @@ def vectors(values: st.SearchStrategy[int]) -> st.SearchStrategy[list[int]]:
 
 
 def curves() -> st.SearchStrategy[RdpCurve]:
-    pure = st.sampled_from([0, 1, 7, PER_NAT // 3, PER_NAT, UNBOUNDED])
-    return st.builds(lambda values, pure: RdpCurve(np.array(values, dtype=np.int64), pure=pure), vectors(units), pure)
+    losses = st.tuples(*(st.sampled_from([0, 1, 7, PER_NAT // 3, PER_NAT, most]) for most in UNBOUNDED_LOSSES))
+    return st.builds(
+        lambda values, exact: RdpCurve(np.array(values, dtype=np.int64), exact=ExactLosses(*exact)),
+        vectors(units),
+        losses,
+    )
 
 
 @st.composite
@@ -40,6 +45,7 @@ def gates(draw: st.DrawFn) -> FilterBounds:
         np.array(prices)[places] / 7,
         draw(st.integers(0, 2)),
         draw(st.sampled_from([0, 3, 100, PER_NAT, 7 * PER_NAT])),
+        draw(st.sampled_from(Coordinate)),
     )
 
 
@@ -47,15 +53,16 @@ def gates(draw: st.DrawFn) -> FilterBounds:
 def test_orders_count_as_the_bounds(
     gate: FilterBounds, begun: RdpCurve, delta: int, charges: list[tuple[RdpCurve, int]], further: int
 ) -> None:
-    spent = RdpCurve(begun.values, min(delta, gate.room), pure=begun.pure)
+    spent = RdpCurve(begun.values, min(delta, gate.room), exact=begun.exact)
     orders = FilterOrders.of(gate, spent, charges[0][0])
     for number, (curve, count) in enumerate(charges):
         most, endless = orders.repetitions()
         for charged in (0, count, max(most, 0), max(most, 0) + 1):  # the boundary, and one beside it
             left = gate.left(spent, curve.times(charged))
             by_orders = int((left // np.maximum(curve.values[gate.places], 1)).max())
-            pure_left = gate.pure - (spent + curve.times(charged)).pure
-            ruled = max(by_orders, -1 if pure_left < 0 else pure_left // curve.pure if curve.pure else UNLIMITED)
+            exact_left = gate.most - gate.exact_loss(spent + curve.times(charged))
+            loss = gate.exact_loss(curve)
+            ruled = max(by_orders, -1 if exact_left < 0 else exact_left // loss if loss else UNLIMITED)
             counted = max(most - charged, endless)
             assert counted == ruled if ruled >= 0 else counted < 0
         for repeated in (count, count + further):

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.ledger.accounts.account import zero_curve
-from app.ledger.filter.filters import FilterWeights, Limit
+from app.ledger.filter.filters import FilterWeights
+from app.ledger.filter.limits import Limit
 from app.ledger.filter.parallel_exposure import largest
 from tests.ledger.conftest import thresholds
 from tests.ledger.filter.test_counterexample import GRID, SIXTY_FOUR, TEN, Pair, curve

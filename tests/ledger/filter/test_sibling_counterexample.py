@@ -12,7 +12,7 @@ import pytest
 
 from app.accounting.events import EpsilonDelta, Gaussian
 from app.ledger.accounts.account import Account
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from tests.ledger.conftest import admitted, chained, make_account
 
 POPULATION, A, B = Limit(5.0, 1e-5), Limit(4.2, 1e-6), Limit(0.1, 1e-6)

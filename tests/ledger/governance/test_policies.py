@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.accounting import events as dp
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.errors import InvalidInputError, PolicyViolationError
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.governance import policy_checks
 from app.ledger.governance.policy_checks import (
     Size,

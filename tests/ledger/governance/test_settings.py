@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.ledger.accounts.account import Account, AccountKind
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.proposals import ProposalKind
 from app.ledger.governance.settings import ALERT_SETTINGS, ALLOCATION, BLOCK_SCHEDULE, LIMIT, POLICY, Setting
 from app.ledger.settings.allocation import Allocation, Share, UnlockByReservations, UnlockOverTime

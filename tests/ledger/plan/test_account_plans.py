@@ -22,7 +22,8 @@ from app.accounting.formulas.analytic_gaussian import gaussian_delta
 from app.accounting.rdp import event_curve
 from app.ledger.accounts.account import MOST_USED, Account, zero_curve
 from app.ledger.admission.admission import Admission, first_that_fit, record
-from app.ledger.filter.filters import Limit, filter_bounds, filter_weights
+from app.ledger.filter.filters import filter_bounds, filter_weights
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
 from app.ledger.plan.plan_filter import UNITS
 from app.ledger.plan.plans import PlanState, is_allowed
@@ -128,15 +129,15 @@ def test_all_parts_are_within_delta_exactly(
 FILTERS: list[tuple[Limit, DpEvent, tuple[int, ...], tuple[float, float, float], int, int]] = [
     (
         *(Limit(1.0, 1e-5), Gaussian(40.0), (130, 164, 204, 255, 284, 318, 397, 496, 616)),
-        *((9.600000000000001e-06, 3.7499999999962544e-08, 1.0000000000029921e-07), 54375716318298, 461168601844),
+        *((9.600000000000001e-06, 3.7499999999962544e-08, 1.0000000000029921e-07), 54375716318298, 100000000000),
     ),
     (
         *(Limit(8.0, 1e-8), PoissonSampled(0.01, Gaussian(1.1)), (57, 72, 93, 117, 131, 147, 184, 230, 287)),
-        *((9.6e-09, 3.7499999999962544e-11, 1.0000000000029992e-10), 499806662550092, 461168601),
+        *((9.6e-09, 3.7499999999962544e-11, 1.0000000000029992e-10), 499806662550092, 100000000),
     ),
     (
         *(Limit(3.0, 1e-5), EpsilonDelta(0.1, 1e-8), (78, 100, 126, 157, 177, 198, 247, 307, 383)),
-        *((9.22699344519413e-06, 3.604294314525356e-08, 4.846630096438427e-07), 187540377870530, 2235113625223),
+        *((9.22699344519413e-06, 3.604294314525356e-08, 4.846630096438427e-07), 187540377870530, 484663009643),
     ),
 ]
 

@@ -19,7 +19,7 @@ from app.accounting.events import EpsilonDelta, NeighboringRelation
 from app.accounting.rdp import event_curve
 from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import hold_if_fitting, record
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.step_events import StepEvent
 from tests.ledger.ledger_model import LedgerModel, limited_to
 from tests.soak import thinned

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from app.accounting.events import Gaussian, Laplace, NeighboringRelation
 from app.ledger.accounts.account import Account, with_usage
 from app.ledger.admission.admission import Admission, record
-from app.ledger.filter.filters import FilterWeights, Limit
+from app.ledger.filter.filters import FilterWeights
+from app.ledger.filter.limits import Limit
 from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE
 from app.ledger.governance.limit_changes import ActiveReservation, revoked_reservations
 from app.ledger.plan.plans import is_allowed

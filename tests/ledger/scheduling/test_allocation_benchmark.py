@@ -3,7 +3,7 @@
 from functools import partial
 
 from app.accounting.events import EpsilonDelta
-from app.ledger.filter.filters import Limit
+from app.ledger.filter.limits import Limit
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.settings.allocation import SchedulingRule
 from benchmarks.allocation.blocks import priced, pure_filter, used_part

@@ -94,7 +94,7 @@ def test_replaced_units_count_twice() -> None:
 def test_other_parts_over_the_limit_leave_nothing() -> None:
     sites = Sites(2.0, 3.0, 1, ADD)
     assert sites.charge("a", 5.0, 3)
-    lowered = replace(sites.accounts["p"], limit=replace(sites.accounts["p"].limit, epsilon=0.1))  # type: ignore[type-var]
+    lowered = replace(sites.accounts["p"], limit=replace(sites.accounts["p"].limit, value=0.1))  # type: ignore[type-var]
     sites.accounts["p"] = lowered
     assert sites.available("b") == 0.0
     assert not sites.charge("b", 400.0, 1)

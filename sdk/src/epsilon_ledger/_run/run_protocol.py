@@ -237,8 +237,8 @@ class RunProtocol(ReservationProtocol):
             LedgerError: they were not all made.
         """
         proposals = []
-        for wanted, epsilon_delta in self._wanted_limits(limit, account):
-            body = {"account": wanted, "limit": wire_limit(epsilon_delta), "reason": reason}
+        for wanted, higher in self._wanted_limits(limit, account):
+            body = {"account": wanted, "limit": wire_limit(higher), "reason": reason}
             proposals.append((yield post(f"{self.step_requests.path}/limit-requests", body)).read(Proposal))
         return tuple(proposals)
 
@@ -249,7 +249,7 @@ class RunProtocol(ReservationProtocol):
         refusal = self.refusal
         offered = None if refusal is None else refusal.higher_limit
         wanted: dict[str | None, Limit] = {
-            each.account: Limit(each.epsilon, each.delta)
+            each.account: each.limit
             for each in (() if offered is None else offered.limits or ())
             if account in {None, each.account, each.account_path}
         }

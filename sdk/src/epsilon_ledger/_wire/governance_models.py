@@ -23,6 +23,41 @@ class AccountLimit:
     etag: str | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class AttackRisk:
+    """Bounds on every attack that tests whether the records of one privacy unit are in the data.
+
+    Args:
+        advantage: largest difference of true and false positive rate, 0 to 1.
+        true_positive_rate: at one false alarm in a hundred; guessing has 0.01.
+        singled_out: how many of 1,000 people the best attack finds at that rate of false alarms.
+    """
+
+    advantage: float
+    true_positive_rate: float
+    singled_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitEquivalents:
+    """What the limit of an account implies in other units, and as a risk.
+
+    Args:
+        epsilon: at `delta`; infinite if none is proven at it.
+        rho: None: none follows.
+        mu: None: none follows.
+    """
+
+    account: str
+    path: str
+    limit: Limit
+    delta: float
+    epsilon: float
+    rho: float | None
+    mu: float | None
+    risk: AttackRisk
+
+
 class PolicyRules(TypedDict, total=False):
     """Rules for runs, all optional; docs/reference/policy-rules.md explains them."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
+from math import inf
 from typing import cast
 
 from epsilon_ledger._wire.coercion import items, whole
@@ -17,8 +18,10 @@ def wire_limit(limit: Limit | None) -> dict[str, float] | None:
     """
     if limit is None:
         return None
-    _require("limit", limit, Limit, "Limit(epsilon=3.0, delta=1e-5)")
-    return {"epsilon": limit.epsilon, "delta": limit.delta}
+    _require("limit", limit, Limit, "Limit(epsilon=3.0, delta=1e-5), Limit(rho=0.5) or Limit(mu=1.0)")
+    units = {"epsilon": limit.epsilon, "rho": limit.rho, "mu": limit.mu}
+    members = {name: value for name, value in units.items() if value != inf}
+    return members | ({"delta": limit.delta} if limit.delta or "epsilon" in members else {})
 
 
 def wire_planned(planned: PlannedEvents | None) -> list[dict[str, object]] | None:

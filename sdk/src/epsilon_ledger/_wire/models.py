@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Literal, TypeAlias
+from math import inf
+from typing import Literal, TypeAlias, cast
 
 from epsilon_ledger._wire.events import Event, PlannedEventCount
 from epsilon_ledger._wire.metadata import AccountMetadata
@@ -15,15 +16,38 @@ ReplacementAssumption: TypeAlias = Literal["stay_in_their_parts", "removal_is_bo
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Privacy limit of an account.
+    """Privacy limit of an account, in one unit: `Limit(3.0, 1e-5)`, `Limit(1.0, 0)`, `Limit(rho=0.5)`, `Limit(mu=1.0)`.
 
     Args:
-        epsilon: above 0.
-        delta: in [1e-30, 0.5), below 1 / size of the population.
+        epsilon: above 0; infinite if the limit is in another unit. It needs `delta`.
+        delta: in [1e-30, 0.5), below 1 / size of the population; 0 for pure differential privacy. With `rho` it is the
+            most that mechanisms' own deltas may sum to, 0 by default.
+        rho: of zero-concentrated differential privacy; infinite if the limit is in another unit.
+        mu: of Gaussian differential privacy; infinite if the limit is in another unit.
+
+    Raises:
+        TypeError: it has an epsilon and no delta.
     """
 
-    epsilon: float
-    delta: float
+    epsilon: float = inf
+    delta: float = cast("float", None)
+    rho: float = inf
+    mu: float = inf
+
+    def __post_init__(self) -> None:
+        """Require a delta for epsilon."""
+        if cast("float | None", self.delta) is None:
+            if self.epsilon < inf:
+                raise TypeError(
+                    "Limit needs delta with epsilon, as in Limit(3.0, 1e-5); 0 is pure differential privacy."
+                )
+            object.__setattr__(self, "delta", 0.0)
+
+    def __str__(self) -> str:
+        """Write the unit with its value, and delta if it has one."""
+        named = {"epsilon": self.epsilon, "rho": self.rho, "mu": self.mu}
+        value = ", ".join(f"{name} {each:g}" for name, each in named.items() if each < inf)
+        return f"{value} at delta {self.delta:g}" if self.delta or self.epsilon < inf else value
 
 
 @dataclass(frozen=True, slots=True)

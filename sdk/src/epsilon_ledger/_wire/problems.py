@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 from typing import ClassVar
 
 from epsilon_ledger._wire.decoding import members
@@ -77,12 +78,19 @@ class PlanUsage:
 
 @dataclass(frozen=True, slots=True)
 class RaisedLimit:
-    """A higher limit of an account that the run charges."""
+    """A higher limit of an account that the run charges, as in `Limit`."""
 
     account: str
     account_path: str
-    epsilon: float
-    delta: float
+    epsilon: float = inf
+    delta: float = 0.0
+    rho: float = inf
+    mu: float = inf
+
+    @property
+    def limit(self) -> Limit:
+        """The limit itself."""
+        return Limit(self.epsilon, self.delta, self.rho, self.mu)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,14 @@
 from http import HTTPStatus
 
 from epsilon_ledger._wire.endpoints.etags import tag_of
-from epsilon_ledger._wire.governance_models import AccountLimit, AccountPolicy, PolicyRules, Proposal, ProposalStatus
+from epsilon_ledger._wire.governance_models import (
+    AccountLimit,
+    AccountPolicy,
+    LimitEquivalents,
+    PolicyRules,
+    Proposal,
+    ProposalStatus,
+)
 from epsilon_ledger._wire.members import wire_limit
 from epsilon_ledger._wire.models import Limit
 from epsilon_ledger._wire.references import find_account_id
@@ -24,6 +31,24 @@ def get_limit(account: str) -> RequestFlow[AccountLimit]:
     """
     account_id = yield from find_account_id(account)
     return (yield get(f"{path('accounts', account_id)}/limit")).read(AccountLimit)
+
+
+def get_limit_equivalents(account: str, *, delta: float | None = None) -> RequestFlow[LimitEquivalents]:
+    """Get what the limit of an account implies: epsilon at a delta, rho and mu where they follow, and a risk.
+
+    Args:
+        account: id or path of a population, a budget or a run.
+        delta: at which epsilon holds; None: the one at which the account's epsilon is shown.
+
+    Returns:
+        The equivalents.
+
+    Raises:
+        LedgerError: the account does not exist or has no limit, or no response arrived.
+    """
+    account_id = yield from find_account_id(account)
+    asked = {} if delta is None else {"delta": delta}
+    return (yield get(f"{path('accounts', account_id)}/equivalents", asked)).read(LimitEquivalents)
 
 
 def change_limit(
