@@ -7,7 +7,6 @@ from tests.conftest import SAMPLED, Ledger
 from tests.dashboard.page_visitor import Page, scoped_visitor, text_of, visitor, without_breaks
 from tests.dashboard.sample_hospital import Hospital, at_past
 
-
 LAPLACE = {"type": "laplace", "noise_multiplier": 10.0}
 
 
