@@ -233,8 +233,10 @@ WORDED: list[tuple[int, dict[str, Any], str]] = [
     (
         1,
         {"used": 0.0668, "used_including_reserved": 0.94, "used_requested": 1.003},
-        "6.68 % of its limit, epsilon 3 at delta 1e-5, or 94 % with all that is reserved, "
-        + "and this step would bring it to 100.3 %.",
+        (
+            "6.68 % of its limit, epsilon 3 at delta 1e-5, or 94 % with all that is reserved, "
+            "and this step would bring it to 100.3 %."
+        ),
     ),
 ]
 
