@@ -247,5 +247,11 @@ class Limit(Output):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Describe the members, which the serializer hides."""
-        return handler(cast("CoreSchema", {**core_schema, "serialization": None}))
+        """Describe the members, which the serializer hides: they are absent, and never null."""
+        found = handler(cast("CoreSchema", {**core_schema, "serialization": None}))
+        described = handler.resolve_ref_schema(found)
+        described["properties"] = {
+            name: {"type": "number", "title": each["title"], "description": each["description"]}
+            for name, each in described["properties"].items()
+        }
+        return found

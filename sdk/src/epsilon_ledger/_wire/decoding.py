@@ -6,10 +6,13 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import date, datetime
 from functools import cache, partial
 from typing import Any, TypeAlias, TypeVar
+
+ABSENT = "absent"
+"""Key of a field's metadata: its value where an answer lacks the member."""
 
 T = TypeVar("T")
 
@@ -77,7 +80,15 @@ def members(shape: type, data: Mapping[str, object]) -> dict[str, Any]:
 def _member_decoders(shape: type) -> tuple[tuple[str, str, _Decoder], ...]:
     """Return the name, the wire name and the decoder of every annotated member."""
     hints = typing.get_type_hints(shape)
-    return tuple((name, _WIRE_NAMES.get(name, name), _decoder(hint)) for name, hint in hints.items())
+    own = fields(shape) if is_dataclass(shape) else ()
+    absent = {each.name: each.metadata[ABSENT] for each in own if ABSENT in each.metadata}
+    decoders = {name: _decoder(hint) for name, hint in hints.items()}
+    decoders |= {name: partial(_or_absent, decoders[name], value) for name, value in absent.items()}
+    return tuple((name, _WIRE_NAMES.get(name, name), decoder) for name, decoder in decoders.items())
+
+
+def _or_absent(decoder: _Decoder, value: object, raw: object) -> object:
+    return value if raw is None else decoder(raw)
 
 
 def _decoder(hint: Any) -> _Decoder:  # noqa: ANN401 - a type hint can be anything

@@ -5,6 +5,7 @@ from datetime import date, datetime
 from math import inf
 from typing import Literal, TypeAlias, cast
 
+from epsilon_ledger._wire.decoding import ABSENT
 from epsilon_ledger._wire.events import Event, PlannedEventCount
 from epsilon_ledger._wire.metadata import AccountMetadata
 from epsilon_ledger._wire.origins import ModelOrigin, RunOrigin
@@ -29,10 +30,10 @@ class Limit:
         TypeError: it has an epsilon and no delta.
     """
 
-    epsilon: float = inf
-    delta: float = cast("float", None)
-    rho: float = inf
-    mu: float = inf
+    epsilon: float = field(default=inf, metadata={ABSENT: inf})
+    delta: float = field(default=cast("float", None), metadata={ABSENT: 0.0})
+    rho: float = field(default=inf, metadata={ABSENT: inf})
+    mu: float = field(default=inf, metadata={ABSENT: inf})
 
     def __post_init__(self) -> None:
         """Require a delta for epsilon."""

@@ -1,12 +1,12 @@
 """Problems from the ledger, and the refusal of a budget; `errors` shows the whole tree."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
 from typing import ClassVar
 
-from epsilon_ledger._wire.decoding import members
+from epsilon_ledger._wire.decoding import ABSENT, members
 from epsilon_ledger._wire.errors import LedgerError
 from epsilon_ledger._wire.models import Limit, PlanDifference
 
@@ -82,10 +82,10 @@ class RaisedLimit:
 
     account: str
     account_path: str
-    epsilon: float = inf
-    delta: float = 0.0
-    rho: float = inf
-    mu: float = inf
+    epsilon: float = field(default=inf, metadata={ABSENT: inf})
+    delta: float = field(default=0.0, metadata={ABSENT: 0.0})
+    rho: float = field(default=inf, metadata={ABSENT: inf})
+    mu: float = field(default=inf, metadata={ABSENT: inf})
 
     @property
     def limit(self) -> Limit:
