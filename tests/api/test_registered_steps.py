@@ -208,6 +208,22 @@ def test_changed_limit_of_an_untouched_account_tunes_it_again(ledger: Ledger, ep
     assert sound(ledger)
 
 
+def test_limit_in_another_unit_has_no_weights_until_it_is_epsilon_again(ledger: Ledger) -> None:
+    ids = open_accounts(ledger)
+    run = register(ledger, gaussian(50.0), 100)
+    register(ledger, gaussian(40.0), 100)
+    before = weights(ledger, ids)
+    for limit in ({"rho": 0.1}, LIMIT):
+        body = {"limit": limit, "reason": "The board has met."}
+        proposed = ledger.post(f"/v1/accounts/{ids['budgets']}/limit", body, If_Match="*")
+        if proposed.status_code != 200:
+            approve(ledger, proposed)
+        assert weights(ledger, ids)[1] == (None if limit is not LIMIT else before[1])
+        assert sound(ledger)
+    assert steps(ledger, run)["warnings"] == []
+    assert sound(ledger)
+
+
 def test_parts_are_not_added_up(ledger: Ledger) -> None:
     ledger.population(limit=LIMIT)
     whole = ledger.budget(

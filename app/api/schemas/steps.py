@@ -154,7 +154,7 @@ def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
         "overdrawn": decision.steps_remaining is None,
         "reservation": decision.reservation_id,
         "ended_plans": ended_plans_of(decision),
-        "warnings": warnings_of(decision),
+        "warnings": [] if decision.warnings is None else warnings_of(decision),  # a call would be one of every step
         "dry_run": dry_run,
     }
 
