@@ -30,7 +30,7 @@ STEEP = {"type": "laplace", "noise_multiplier": 15.0}
 
 def opened(ledger: Ledger, *names: str, **terms: object) -> None:
     """A population whose terms are these, with a wide budget of each name."""
-    ledger.population(**{"limit": WIDE} | terms)
+    ledger.population(limit=WIDE, **terms)
     for name in names:
         ledger.budget(name, limit=WIDE)
 

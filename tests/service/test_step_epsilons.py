@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting import events as dp
-from app.accounting import tightest_epsilon as accountants
 from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
+from app.accounting.pld.counted_epsilons import CountedEpsilons
 from app.accounting.rdp import event_curve
-from app.accounting.tightest_epsilon import epsilon_by_curves, tightest_epsilon
+from app.accounting.tightest_epsilon import epsilon_by_curves, tightest_epsilon, tightest_knots
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
-from app.service.charging import readings, step_epsilons
+from app.service.charging import readings
 from app.service.charging.step_epsilons import FAR_APART, MOST_COMPOSED, SLACK, StepEpsilons, Workload
 from app.service.worker_pool import WORKER_POOL, Job
 from tests.api.trainer import LOUD, QUIET, Trainer, gaussian
@@ -89,7 +89,9 @@ class Run:
 class Pool:
     """A pool of worker processes that does as it is told."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, outcome: Exception | None = None, *, full: bool = False) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, outcome: Exception | None = None, *, full: bool = False
+    ) -> None:
         self.jobs: list[Job[Any]] = []
         self.outcome, self.full = outcome, full
         monkeypatch.setattr(WORKER_POOL, "submit", self.submit)
@@ -173,7 +175,8 @@ def test_epsilon_that_jumps_is_not_read_from_a_knot_behind_the_jump(idle: Pool) 
     assert idle.jobs == []
 
 
-def test_runs_of_one_kind_share_what_was_computed(idle: Pool) -> None:
+@pytest.mark.usefixtures("idle")
+def test_runs_of_one_kind_share_what_was_computed() -> None:
     table = StepEpsilons()
     first, second = Run(table, "first"), Run(table, "second")
     for _ in range(60):
@@ -185,7 +188,8 @@ def test_runs_of_one_kind_share_what_was_computed(idle: Pool) -> None:
         assert exact({STEP: count}) * (1 - LATTICE) <= epsilon <= exact({STEP: count}) * MOST_ABOVE
 
 
-def test_run_far_ahead_leaves_no_gap_for_one_behind(idle: Pool) -> None:
+@pytest.mark.usefixtures("idle")
+def test_run_far_ahead_leaves_no_gap_for_one_behind() -> None:
     table = StepEpsilons()
     Run(table, "first").take(STEP)
     far, near = Run(table, "far"), Run(table, "near")
@@ -196,7 +200,8 @@ def test_run_far_ahead_leaves_no_gap_for_one_behind(idle: Pool) -> None:
     assert far.take(STEP) <= exact(far.counts) * MOST_ABOVE
 
 
-def test_runs_of_several_kinds_have_knots_of_their_own(idle: Pool) -> None:
+@pytest.mark.usefixtures("idle")
+def test_runs_of_several_kinds_have_knots_of_their_own() -> None:
     table = StepEpsilons()
     runs = [Run(table, name) for name in ("first", "second")]
     for event in (STEP, KINDS[1]):
@@ -231,7 +236,7 @@ def test_knots_of_a_cycle_are_computed_before_a_step_needs_them(monkeypatch: pyt
 
 def test_worker_process_computes_the_same_knots() -> None:
     """A process of its own, as a ledger has it."""
-    job = Job(step_epsilons.tightest_knots, ({STEP: 5}, [STEP], {STEP: curve_of(STEP)}, ADD, DELTA, 6))
+    job = Job(tightest_knots, ({STEP: 5}, [STEP], {STEP: curve_of(STEP)}, ADD, DELTA, 6))
     there = WORKER_POOL.submit("epsilons", job).result(timeout=120)
     assert there == job.result()
     assert [knot.counts[STEP] for knot in there] == sorted({knot.counts[STEP] for knot in there})
@@ -255,7 +260,7 @@ def test_step_whose_distributions_take_too_long_has_the_epsilon_of_its_curves(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readings, "STEP_EPSILONS", StepEpsilons())
-    monkeypatch.setattr(accountants.CountedEpsilons, "epsilon", too_expensive)
+    monkeypatch.setattr(CountedEpsilons, "epsilon", too_expensive)
     Pool(monkeypatch, LedgerUnavailableError("It died."))
     for steps in range(1, 20):
         answer = trainer.steps(first_step=steps - 1).json()
