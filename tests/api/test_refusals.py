@@ -154,7 +154,7 @@ ROUNDED: list[tuple[float, float, str]] = [
     (0.99999, 1.00001, f"99.999 % {WHOLE} would bring it to 100.001 %."),
     (1.0, 1.000000004, f"100 % {WHOLE} would bring it to 100.0000004 %."),
     (0.9999999, 1.25, f"99.99999 % {WHOLE} would bring it to 125 %."),
-    (1.0, nextafter(1.0, 2.0), f"100.0 % {WHOLE} would bring it to 100.00000000000003 %."),
+    (1.0, nextafter(1.0, 2.0), f"100 % {WHOLE} would bring it to 100.00000000000003 %."),
     (1 - 1e-11, MOST_USED, f"99.999999999 % {WHOLE} has no finite epsilon."),
 ]
 

@@ -28,7 +28,7 @@ REPLACE = NeighboringRelation.REPLACE_ONE
 STEEP = {"type": "laplace", "noise_multiplier": 15.0}
 
 
-def opened(ledger: Ledger, *names: str, **terms: object) -> None:
+def opened(ledger: Ledger, *names: str, **terms: Any) -> None:  # noqa: ANN401 - JSON is anything
     """A population whose terms are these, with a wide budget of each name."""
     ledger.population(limit=WIDE, **terms)
     for name in names:
