@@ -180,6 +180,7 @@ NO_NOISE, NO_LIMIT = ({"type": kind, "reason": "none_suffices"} for kind in ("mo
 CHANGE: dict[str, Any] = {"changed_at": "2026-11-28T10:00:00+00:00", "actor": "key_abc"}
 LESS_NOISE = {"parameter": "noise_multiplier", "planned": 1.7, "sent": 1.69}
 OTHER_KIND = {"parameter": "type", "planned": "gaussian", "sent": "laplace"}
+HELD = {"used": 0.0668, "used_including_reserved": 0.94, "used_requested": 1.003}
 WORDED: list[tuple[int, dict[str, Any], str]] = [
     (1, {"plan": _plan(1028, 1028, 0)}, "and its plan of 1,028 steps is used up."),
     (1, {"plan": _plan(1, 1, 0)}, "and its plan of 1 step is used up."),
@@ -230,12 +231,8 @@ WORDED: list[tuple[int, dict[str, Any], str]] = [
         {"limit_change": CHANGE | {"before": {"epsilon": 3.0, "delta": 1e-6}}},
         "Its limit was changed from epsilon 3 at delta 1e-6 to epsilon 3 at delta 1e-5 on 28 November 2026",
     ),
-    (
-        1,
-        {"used": 0.0668, "used_including_reserved": 0.94, "used_requested": 1.003},
-        "6.68 % of its limit, epsilon 3 at delta 1e-5, or 94 % with all that is reserved, "
-        + "and this step would bring it to 100.3 %.",
-    ),
+    (1, HELD, "6.68 % of its limit, epsilon 3 at delta 1e-5, or 94 % with all that is reserved, and this step would"),
+    (1, HELD, "or 94 % with all that is reserved, and this step would bring it to 100.3 %."),
 ]
 
 
