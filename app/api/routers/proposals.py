@@ -33,15 +33,16 @@ def get_account_limit(account_id: str, request: Request, context: ContextDep) ->
     return _LIMIT.get(request, context, account_id)
 
 
+Delta = Annotated[float | None, Query(ge=0, lt=1, description="At which epsilon holds; by default the limit's.")]
+
+
 @routes.get(
     "/accounts/{account_id}/equivalents",
     summary="Get the equivalents of a limit",
     tags=["limits"],
     responses=responses(*READ_ERRORS),
 )
-def get_limit_equivalents(
-    account_id: str, context: ContextDep, delta: Annotated[float | None, Query(ge=0, lt=1)] = None
-) -> LimitEquivalents:
+def get_limit_equivalents(account_id: str, context: ContextDep, delta: Delta = None) -> LimitEquivalents:
     """Get what a limit implies: epsilon at a delta, rho and mu where they follow, and the risk of an attack."""
     return LimitEquivalents.of(read_equivalents(context, account_id, delta))
 
