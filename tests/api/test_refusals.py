@@ -78,7 +78,7 @@ def test_refusal_has_every_number_and_they_fit_together(seeded: SeededLedger) ->
     assert seeded.ledger.get(f"/v1/runs/{seeded.run}").content == read
     infinite = _ask(seeded.ledger, seeded.run, {"event": gaussian(1e-3), "count": 10**9})
     assert (infinite["used_requested"], infinite["max_steps_that_fit"]) == (MOST_USED, 0)
-    assert "no finite epsilon" in infinite["detail"]
+    assert "no finite loss" in infinite["detail"]
 
 
 @pytest.mark.parametrize(("level", "planned"), [("budget", [{"event": LOUD}]), ("population", [])])
@@ -154,8 +154,8 @@ ROUNDED: list[tuple[float, float, str]] = [
     (0.99999, 1.00001, f"99.999 % {WHOLE} would bring it to 100.001 %."),
     (1.0, 1.000000004, f"100 % {WHOLE} would bring it to 100.0000004 %."),
     (0.9999999, 1.25, f"99.99999 % {WHOLE} would bring it to 125 %."),
-    (1.0, nextafter(1.0, 2.0), f"100.0 % {WHOLE} would bring it to 100.00000000000003 %."),
-    (1 - 1e-11, MOST_USED, f"99.999999999 % {WHOLE} has no finite epsilon."),
+    (1.0, nextafter(1.0, 2.0), f"100 % {WHOLE} would bring it to 100.00000000000003 %."),
+    (1 - 1e-11, MOST_USED, f"99.999999999 % {WHOLE} has no finite loss."),
 ]
 
 
@@ -180,6 +180,7 @@ NO_NOISE, NO_LIMIT = ({"type": kind, "reason": "none_suffices"} for kind in ("mo
 CHANGE: dict[str, Any] = {"changed_at": "2026-11-28T10:00:00+00:00", "actor": "key_abc"}
 LESS_NOISE = {"parameter": "noise_multiplier", "planned": 1.7, "sent": 1.69}
 OTHER_KIND = {"parameter": "type", "planned": "gaussian", "sent": "laplace"}
+HELD = {"used": 0.0668, "used_including_reserved": 0.94, "used_requested": 1.003}
 WORDED: list[tuple[int, dict[str, Any], str]] = [
     (1, {"plan": _plan(1028, 1028, 0)}, "and its plan of 1,028 steps is used up."),
     (1, {"plan": _plan(1, 1, 0)}, "and its plan of 1 step is used up."),
@@ -209,7 +210,7 @@ WORDED: list[tuple[int, dict[str, Any], str]] = [
     (
         1,
         {"alternatives": [NOISE, _limits(3.42, 8.1, 2.5)]},
-        "Or raise the limits to epsilon 3.42 for a, 8.1 for b and 2.5 for c; ",
+        "Or raise the limits to epsilon 3.42 for a, epsilon 8.1 for b and epsilon 2.5 for c; ",
     ),
     (1, {"alternatives": [{"type": "same_noise", "steps": 1}]}, "1 more step would fit unchanged."),
     (1, {"alternatives": [{"type": "same_noise", "steps": 1000}]}, "1,000 more steps would fit unchanged."),
@@ -230,14 +231,8 @@ WORDED: list[tuple[int, dict[str, Any], str]] = [
         {"limit_change": CHANGE | {"before": {"epsilon": 3.0, "delta": 1e-6}}},
         "Its limit was changed from epsilon 3 at delta 1e-6 to epsilon 3 at delta 1e-5 on 28 November 2026",
     ),
-    (
-        1,
-        {"used": 0.0668, "used_including_reserved": 0.94, "used_requested": 1.003},
-        (
-            "6.68 % of its limit, epsilon 3 at delta 1e-5, or 94 % with all that is reserved, "
-            "and this step would bring it to 100.3 %."
-        ),
-    ),
+    (1, HELD, "6.68 % of its limit, epsilon 3 at delta 1e-5, or 94 % with all that is reserved, and this step would"),
+    (1, HELD, "or 94 % with all that is reserved, and this step would bring it to 100.3 %."),
 ]
 
 

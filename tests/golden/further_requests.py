@@ -105,6 +105,7 @@ def _schedule(ask: Ask, icu: str) -> None:
 def _govern(ask: Ask, team: str) -> None:
     rules = {"max_epsilon": 10.0, "mechanisms": ["gaussian", "laplace"], "approval_above_epsilon": 2.0}
     ask(None, "privacy_officer", "PUT /v1/policy", {"policy": rules, "reason": WHY}, If_Match="*")
+    ask(None, "viewer", f"GET /v1/accounts/{team}/equivalents")
     limit = {"limit": LIMIT | {"epsilon": 2.9}, "reason": WHY}
     ask(None, "budget_admin", f"POST /v1/accounts/{team}/limit", limit, If_Match="*")
     key = {"name": "nightly-job", "role": "trainer", "scope": "icu/team", "expires_at": "2026-03-01T00:00:00Z"}

@@ -168,17 +168,25 @@ class _Knots:
         return min(2 * self.asked, FIRST) if used else max(self.asked // 2, 1)
 
     def guess(self, event: int) -> list[int]:
-        """Guess the events after one, by place: those that came since it came before."""
-        since = list(takewhile(lambda each: each != event, reversed(self.recent)))
-        return [*reversed(since), event] if event in self.recent else [event]
+        """Guess the events after one, by place: the latest ones again, in the period that they kept for longest."""
+        latest = [*self.recent, event]
+
+        def kept(period: int) -> int:
+            before = zip(reversed(latest), reversed(latest[:-period]), strict=False)
+            return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], before))
+
+        period = max(range(1, len(latest)), key=kept, default=1)
+        return latest[-period:]
 
     def with_knots(self, further: Sequence[_Knot]) -> "_Knots":
-        """Copy these with further knots: of one kind all, of several those ahead."""
+        """Copy these with knots along the cycle, of several kinds from the last one on, and with what follows them."""
         if len(self.events) > 1:
-            knots = [*self.knots[-MOST // 2 :], *further]
+            knots = [*self.knots[-MOST // 2 : -1], *further]
         else:
-            knots = sorted({knot.counts: knot for knot in (*self.knots, *further)}.values())[-MOST:]
-        return _Knots(self.events, self.recent, self.asked, self.cycle, knots)
+            knots = sorted({knot.counts: knot for knot in (*further, *self.knots)}.values())[-MOST:]
+        turned = (sum(further[-1].counts) - sum(further[0].counts)) % len(self.cycle)
+        cycle = [*self.cycle[turned:], *self.cycle[:turned]]
+        return _Knots(self.events, self.recent, self.asked, cycle, knots)
 
 
 class StepEpsilons:
@@ -194,6 +202,8 @@ class StepEpsilons:
         known = self._known.get(workload)
         if known is None:
             return None
+        if known.further is not None and known.further.done():
+            known = self._taken(workload, known, known.further)
         now, at = tuple([counts[kind] for kind in workload.kinds]), workload.kinds.index(event)
         place = known.place(now)
         if place is None or not known.holds_at(place, now):
@@ -231,21 +241,23 @@ class StepEpsilons:
             self._known.put(workload, kept.with_knots(_in_order(curves, found)))
 
     def _continue(self, workload: Workload, known: _Knots, place: int) -> None:
-        """Begin to compute the knots behind the last ones, where these are near, or take those that are computed."""
-        if known.further is None:
-            end = known.end(place)
-            if end is None:
-                return
-            last = dict(zip(known.events, known.knots[end].counts, strict=True))
-            with suppress(RateLimitedError):
-                job = known.job(workload.relation, workload.delta, last, AHEAD)
-                known.further = WORKER_POOL.submit("epsilons", job)
-        elif known.further.done():
-            further = [] if known.further.exception() is not None else known.further.result()
-            known.further = None
-            known.is_last = len(further) == 1
-            if len(further) > 1:
-                self._known.put(workload, known.with_knots(_in_order(known.events, further)[1:]))
+        """Begin to compute the knots behind the last ones, where these are near."""
+        end = known.end(place) if known.further is None else None
+        if end is None:
+            return
+        last = dict(zip(known.events, known.knots[end].counts, strict=True))
+        with suppress(RateLimitedError):
+            job = known.job(workload.relation, workload.delta, last, AHEAD)
+            known.further = WORKER_POOL.submit("epsilons", job)
+
+    def _taken(self, workload: Workload, known: _Knots, computed: "Future[list[Knot]]") -> _Knots:
+        """Take the knots that were computed ahead."""
+        further = [] if computed.exception() is not None else computed.result()
+        known.further, known.is_last = None, len(further) == 1
+        if len(further) > 1:
+            known = known.with_knots(_in_order(known.events, further))
+            self._known.put(workload, known)
+        return known
 
 
 STEP_EPSILONS: Final = StepEpsilons()

@@ -1,0 +1,284 @@
+"""Epsilon in the answers to steps: what its knots hold, who computes them, and what happens where that fails."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.accounting import events as dp
+from app.accounting.curves import GRID_VERSION, RdpCurve
+from app.accounting.errors import PlanTooExpensiveError
+from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
+from app.accounting.pld.counted_epsilons import CountedEpsilons
+from app.accounting.rdp import event_curve
+from app.accounting.tightest_epsilon import epsilon_by_curves, tightest_epsilon, tightest_knots
+from app.ledger.errors import LedgerUnavailableError, RateLimitedError
+from app.service.charging import readings
+from app.service.charging.step_epsilons import FAR_APART, MOST_COMPOSED, SLACK, StepEpsilons, Workload
+from app.service.worker_pool import WORKER_POOL, Job
+from tests.api.trainer import LOUD, QUIET, Trainer, gaussian
+from tests.epsilons import by_curves, tightest
+from tests.soak import few
+
+ADD, DELTA = NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-5
+MOST_ABOVE = 1.005
+LATTICE = 3e-4
+"""How much an epsilon that is computed alone may be above one that is computed for more steps."""
+
+KINDS: list[DpEvent] = [
+    dp.PoissonSampled(0.01, dp.Gaussian(1.1)),
+    dp.Gaussian(40.0),
+    dp.Laplace(60.0),
+    dp.PoissonSampled(0.1, dp.Gaussian(2.0)),
+    dp.PoissonSampled(0.02, dp.Laplace(3.0)),
+    dp.EpsilonDelta(0.01, 1e-9),
+    dp.Gaussian(25.0),
+    dp.DiscreteGaussian(30.0),
+]
+STEP = KINDS[0]
+
+
+def curve_of(event: DpEvent) -> RdpCurve:
+    return event_curve(event, ADD, GRID_VERSION)
+
+
+def exact(counts: Mapping[DpEvent, int]) -> float:
+    return tightest_epsilon(counts, {event: curve_of(event) for event in counts}, ADD, DELTA)
+
+
+def renyi(counts: Mapping[DpEvent, int]) -> float:
+    return epsilon_by_curves(counts, {event: curve_of(event) for event in counts}, DELTA)
+
+
+class Run:
+    """A run that is charged, and what a table answers."""
+
+    def __init__(self, table: StepEpsilons, name: str = "run") -> None:
+        self.table, self.name = table, name
+        self.counts: dict[DpEvent, int] = {}
+        self.waits = 0
+
+    def take(self, event: DpEvent, count: int = 1) -> float:
+        """Charge steps, and get epsilon; what is missing is computed first."""
+        self.counts[event] = self.counts.get(event, 0) + count
+        found = self.find(event)
+        if found is None:
+            self.waits += 1
+            counts, workload = self._named(), self._workload()
+            events = {fingerprint(each): (each, curve_of(each)) for each in self.counts}
+            self.table.missing(workload, counts, fingerprint(event), events).compute("org")
+            found = self.find(event)
+        assert found is not None, "what was missing was computed"
+        further, epsilon = found
+        assert further >= 0
+        return epsilon
+
+    def find(self, event: DpEvent) -> tuple[int, float] | None:
+        return self.table.find(self._workload(), self._named(), fingerprint(event))
+
+    def _workload(self) -> Workload:
+        return Workload.of(ADD, DELTA, self.name, self._named())
+
+    def _named(self) -> dict[str, int]:
+        return {fingerprint(event): count for event, count in self.counts.items()}
+
+
+class Pool:
+    """A pool of worker processes that does as it is told."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, outcome: Exception | None = None, *, full: bool = False
+    ) -> None:
+        self.jobs: list[Job[Any]] = []
+        self.outcome, self.full = outcome, full
+        monkeypatch.setattr(WORKER_POOL, "submit", self.submit)
+
+    def submit(self, lane: str, job: Job[Any], *, urgent: bool = False) -> "Future[Any]":
+        assert (lane, urgent) == ("epsilons", False)
+        if self.full:
+            raise RateLimitedError("Too many wait.", retry_after=2)
+        self.jobs.append(job)
+        future: Future[Any] = Future()
+        if self.outcome is None:
+            future.set_result(job.result())
+        else:
+            future.set_exception(self.outcome)
+        return future
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> Pool:
+    """A pool that never has time."""
+    return Pool(monkeypatch, full=True)
+
+
+def in_turns(length: int) -> st.SearchStrategy[list[tuple[int, int]]]:
+    """Orders of up to so many kinds: by chance, and one after the other again and again."""
+    kinds = st.integers(1, length)
+    counts = st.sampled_from([1, 1, 1, 2, 7, 40])
+    by_chance = st.lists(st.tuples(st.integers(0, length - 1), counts), min_size=1, max_size=12)
+    rounds = st.tuples(kinds, st.integers(2, 4)).map(
+        lambda drawn: [(place, 1) for _ in range(drawn[1]) for place in range(drawn[0])]
+    )
+    return by_chance | rounds
+
+
+@few(6)
+@given(order=in_turns(MOST_COMPOSED), start=st.integers(0, len(KINDS) - 1))
+def test_answer_is_little_above_the_epsilon_of_its_counts(order: list[tuple[int, int]], start: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        Pool(patch, full=True)
+        run, last = Run(StepEpsilons()), 0.0
+        for place, count in order:
+            epsilon = run.take(KINDS[(start + place) % len(KINDS)], count)
+            certified = exact(run.counts)
+            assert certified * (1 - LATTICE) <= epsilon <= certified * MOST_ABOVE, run.counts
+            assert epsilon >= last * (1 - LATTICE), "more was charged"
+            last = epsilon
+
+
+@few(6)
+@given(order=st.permutations(range(len(KINDS))), rounds=st.integers(1, 3))
+def test_answer_of_many_kinds_is_that_of_their_curves(order: Sequence[int], rounds: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        Pool(patch, full=True)
+        run = Run(StepEpsilons())
+        for place in order:
+            run.take(KINDS[place])
+        for place in [*order] * rounds:
+            epsilon = run.take(KINDS[place])
+            proven = renyi(run.counts)
+            assert proven * (1 - 1e-12) <= epsilon <= proven * (1 + FAR_APART * SLACK)
+            assert epsilon >= exact(run.counts)
+
+
+@pytest.mark.soak
+@given(order=in_turns(MOST_COMPOSED), start=st.integers(0, len(KINDS) - 1))
+def test_every_answer_is_little_above_the_epsilon_of_its_counts(order: list[tuple[int, int]], start: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        Pool(patch)
+        run = Run(StepEpsilons())
+        for place, count in order * 5:
+            epsilon = run.take(KINDS[(start + place) % len(KINDS)], count)
+            assert exact(run.counts) * (1 - LATTICE) <= epsilon <= exact(run.counts) * MOST_ABOVE, run.counts
+
+
+def test_epsilon_that_jumps_is_not_read_from_a_knot_behind_the_jump(idle: Pool) -> None:
+    """19, 20 and 21 of them cost 1.5888, 1.5980 and 1.6798: a chord would be below the truth."""
+    run, pure = Run(StepEpsilons()), dp.EpsilonDelta(0.1)
+    for _ in range(24):
+        epsilon = run.take(pure)
+        assert exact(run.counts) * (1 - LATTICE) <= epsilon <= exact(run.counts) * MOST_ABOVE
+    assert idle.jobs == []
+
+
+@pytest.mark.usefixtures("idle")
+def test_runs_of_one_kind_share_what_was_computed() -> None:
+    table = StepEpsilons()
+    first, second = Run(table, "first"), Run(table, "second")
+    for _ in range(60):
+        first.take(STEP)
+    assert first.waits > 0
+    answers = [second.take(STEP) for _ in range(60)]
+    assert second.waits == 0
+    for count, epsilon in enumerate(answers, 1):
+        assert exact({STEP: count}) * (1 - LATTICE) <= epsilon <= exact({STEP: count}) * MOST_ABOVE
+
+
+@pytest.mark.usefixtures("idle")
+def test_run_far_ahead_leaves_no_gap_for_one_behind() -> None:
+    table = StepEpsilons()
+    Run(table, "first").take(STEP)
+    far, near = Run(table, "far"), Run(table, "near")
+    far.take(STEP, 5000)
+    for count in (3, 400, 2000, 2594):
+        epsilon = near.take(STEP, count)
+        assert exact(near.counts) * (1 - LATTICE) <= epsilon <= exact(near.counts) * MOST_ABOVE
+    assert far.take(STEP) <= exact(far.counts) * MOST_ABOVE
+
+
+@pytest.mark.usefixtures("idle")
+def test_runs_of_several_kinds_have_knots_of_their_own() -> None:
+    table = StepEpsilons()
+    runs = [Run(table, name) for name in ("first", "second")]
+    for event in (STEP, KINDS[1]):
+        for run in runs:
+            run.take(event)
+    assert [run.waits > 0 for run in runs] == [True, True]
+
+
+def test_knots_are_computed_before_a_step_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, run = Pool(monkeypatch), Run(StepEpsilons())
+    run.take(STEP)
+    waited = run.waits
+    for _ in range(300):
+        epsilon = run.take(STEP)
+        assert epsilon <= exact(run.counts) * MOST_ABOVE
+    assert run.waits == waited, "all further ones came from the pool"
+    assert 1 <= len(pool.jobs) <= 4
+
+
+def test_knots_of_a_cycle_are_computed_before_a_step_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, run = Pool(monkeypatch), Run(StepEpsilons())
+    cycle = [STEP, STEP, KINDS[1]]
+    for event in cycle * 4:
+        run.take(event)
+    waited = run.waits
+    for event in cycle * 30:
+        run.take(event)
+    assert run.waits == waited
+    assert pool.jobs
+    assert exact(run.counts) * (1 - LATTICE) <= run.take(STEP) <= exact(run.counts) * MOST_ABOVE
+
+
+def test_worker_process_computes_the_same_knots() -> None:
+    """A process of its own, as a ledger has it."""
+    job = Job(tightest_knots, ({STEP: 5}, [STEP], {STEP: curve_of(STEP)}, ADD, DELTA, 6))
+    there = WORKER_POOL.submit("epsilons", job).result(timeout=120)
+    assert there == job.result()
+    assert [knot.counts[STEP] for knot in there] == sorted({knot.counts[STEP] for knot in there})
+
+
+@pytest.mark.parametrize("outcome", [LedgerUnavailableError("It died."), PlanTooExpensiveError("Too long.")])
+def test_failed_calculation_ahead_is_made_up_for(monkeypatch: pytest.MonkeyPatch, outcome: Exception) -> None:
+    pool, run = Pool(monkeypatch, outcome), Run(StepEpsilons())
+    for _ in range(90):
+        epsilon = run.take(STEP)
+        assert exact(run.counts) * (1 - LATTICE) <= epsilon <= exact(run.counts) * MOST_ABOVE
+    assert pool.jobs
+    assert run.waits > 1, "then a step waits"
+
+
+def too_expensive(*_: object) -> float:
+    raise PlanTooExpensiveError("It takes more work than a step may wait for.")
+
+
+def test_step_whose_distributions_take_too_long_has_the_epsilon_of_its_curves(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readings, "STEP_EPSILONS", StepEpsilons())
+    monkeypatch.setattr(CountedEpsilons, "epsilon", too_expensive)
+    Pool(monkeypatch, LedgerUnavailableError("It died."))
+    for steps in range(1, 20):
+        answer = trainer.steps(first_step=steps - 1).json()
+        assert (answer["decision"], answer["next_step"]) == ("admitted", steps)
+        proven = by_curves((LOUD, steps))
+        assert proven * (1 - 1e-12) <= answer["epsilon"] <= proven * MOST_ABOVE
+    assert trainer.path()[0].spent == trainer.price((LOUD, 19)), "no step was lost"
+    assert trainer.sound()
+
+
+def test_answers_over_http_are_those_of_the_counts(trainer: Trainer) -> None:
+    steep, other = {"type": "laplace", "noise_multiplier": 300.0}, gaussian(75.0)
+    charged = [(LOUD, 2), (QUIET, 1), (steep, 5), (LOUD, 1), (other, 1), (steep, 1), (LOUD, 9)]
+    for place, (event, count) in enumerate(charged, 1):
+        answer = trainer.steps(event=event, count=count).raise_for_status().json()
+        certified = tightest(*charged[:place])
+        assert certified * (1 - LATTICE) <= answer["epsilon"] <= certified * MOST_ABOVE
+        assert trainer.read()["epsilon"] == certified
+    preview = trainer.steps(event=LOUD, count=3, dry_run=True).json()
+    assert preview["epsilon"] >= tightest(*charged, (LOUD, 3)) * (1 - LATTICE)
+    assert trainer.read()["epsilon"] == tightest(*charged)
