@@ -144,7 +144,7 @@ def test_shared_parts_are_written_once_and_referred_to() -> None:
     ]
     assert len(written) == len(set(written)) > 0
     text = KEPT.read_text()
-    assert len(text.splitlines()) <= 17_000
+    assert len(text.splitlines()) <= 17_300
     for section in set(DOCUMENT["components"]) - {"securitySchemes"}:
         assert not [name for name in DOCUMENT["components"][section] if f'"#/components/{section}/{name}"' not in text]
 

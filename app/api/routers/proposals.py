@@ -7,7 +7,7 @@ from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep
 from app.api.lists import ListEndpoint, add_list
-from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
+from app.api.problems import READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, IfMatch, etag_response, router
 from app.api.schemas.proposals import (
     AccountLimit,
@@ -33,17 +33,18 @@ def get_account_limit(account_id: str, request: Request, context: ContextDep) ->
     return _LIMIT.get(request, context, account_id)
 
 
-@routes.get(
+@routes.read(
     "/accounts/{account_id}/equivalents",
-    summary="Get the equivalents of a limit",
-    tags=["limits"],
-    responses=responses(*READ_ERRORS),
+    "Get the equivalents of a limit",
+    LimitEquivalents,
+    *READ_ERRORS,
+    tag="limits",
 )
 def get_limit_equivalents(
-    account_id: str, context: ContextDep, delta: Annotated[float | None, Query(ge=0, lt=1)] = None
-) -> LimitEquivalents:
+    account_id: str, request: Request, context: ContextDep, delta: Annotated[float | None, Query(ge=0, lt=1)] = None
+) -> Response:
     """Get what a limit implies: epsilon at a delta, rho and mu where they follow, and the risk of an attack."""
-    return LimitEquivalents.of(read_equivalents(context, account_id, delta))
+    return etag_response(request, LimitEquivalents.of(read_equivalents(context, account_id, delta)))
 
 
 @routes.post(
