@@ -31,6 +31,7 @@ RULES: list[tuple[list[str], str, str]] = [
     (EVERYONE, OWN, "getOrganisationPolicy exportRuns exportDecisions"),
     (EVERYONE, HIDDEN, "getPopulation getBudget getExperiment getRun getReservation getProposal getQueue previewWait"),
     (EVERYONE, HIDDEN, "getAccountLimit getAccountPolicy getAllocation getBlockSchedule getAlertSettings getForecast"),
+    (EVERYONE, HIDDEN, "getLimitEquivalents"),
     (EVERYONE, HIDDEN, "getRunHistory getRunHistorySvg exportRunHistory"),
     (EVERYONE, HIDDEN, "getAccountHistory getAccountHistorySvg exportAccountHistory"),
     (EVERYONE, HIDDEN, "getRunStatement getRunStatementHtml getPopulationStatement getPopulationStatementHtml"),

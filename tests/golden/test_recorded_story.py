@@ -173,6 +173,7 @@ def _notify(story: Recorder, budget: str) -> None:
     settings = {"thresholds": [0.5, 0.9], "forecast_days": 14}
     story.ask("alert settings", "privacy_officer", f"PUT /v1/accounts/{budget}/alert-settings", settings)
     story.ask("forecast", "viewer", f"GET /v1/accounts/{budget}/forecast")
+    story.ask("equivalents", "viewer", f"GET /v1/accounts/{budget}/equivalents?delta=1e-9")
     receiver = story.make("receiver", "privacy_officer", "POST /v1/receivers", {"url": "https://alerts.example/in"})
     story.make("delivery", "privacy_officer", f"POST /v1/receivers/{receiver}/test")
 

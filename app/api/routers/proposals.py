@@ -24,6 +24,13 @@ from app.service.governance import limit_changes, proposals, quarantines
 
 routes = router()
 
+DeltaQuery = Annotated[
+    float | None,
+    Query(
+        ge=0, lt=1, description="At which epsilon holds; by default the one at which the account's epsilon is shown."
+    ),
+]
+
 _LIMIT = SettingEndpoint(limit_changes.LIMITS, lambda record: AccountLimit.of(record.account))
 
 
@@ -33,13 +40,15 @@ def get_account_limit(account_id: str, request: Request, context: ContextDep) ->
     return _LIMIT.get(request, context, account_id)
 
 
-Delta = Annotated[float | None, Query(ge=0, lt=1, description="At which epsilon holds; by default the limit's.")]
-
-
 @routes.read(
-    "/accounts/{account_id}/equivalents", "Get the equivalents of a limit", LimitEquivalents, *READ_ERRORS, tag="limits"
+    "/accounts/{account_id}/equivalents",
+    "Get the equivalents of a limit",
+    LimitEquivalents,
+    *READ_ERRORS,
+    "invalid_request",
+    tag="limits",
 )
-def get_limit_equivalents(account_id: str, request: Request, context: ContextDep, delta: Delta = None) -> Response:
+def get_limit_equivalents(account_id: str, request: Request, context: ContextDep, delta: DeltaQuery = None) -> Response:
     """Get what a limit implies: epsilon at a delta, rho and mu where they follow, and the risk of an attack."""
     return etag_response(request, LimitEquivalents.of(read_equivalents(context, account_id, delta)))
 

@@ -137,7 +137,8 @@ def _used(facts: Mapping[str, Any], count: int) -> str:
         return f"{spent}, and {left:,} of its {counted(plan['steps'], 'planned step')} {are} left"
     request = "this step" if count == 1 else "this request"
     if facts["used_requested"] >= MOST_USED:
-        return f"{spent}, and {request} has no finite loss"
+        unit = next(unit for unit in Unit if unit in facts["limit"])
+        return f"{spent}, and {request} has no finite {unit}"
     return f"{spent}, and {request} would bring it to {became}"
 
 
@@ -233,10 +234,11 @@ def alternative_sentences(facts: Mapping[str, Any], *, stated: int) -> list[str]
 
 
 def _raised(limits: Sequence[Mapping[str, Any]]) -> str:
-    texts = [(limit["account_path"], _value_text(limit)) for limit in limits]
-    if len(texts) == 1:
-        return f"the limit of {texts[0][0]} to {texts[0][1]}"
-    return "the limits to " + joined(f"{value} for {path}" for path, value in texts)
+    if len(limits) == 1:
+        return f"the limit of {limits[0]['account_path']} to {_value_text(limits[0])}"
+    shared = next((f"{unit} " for unit in Unit if all(unit in limit for limit in limits)), "")
+    texts = [f"{_value_text(limit).removeprefix(shared)} for {limit['account_path']}" for limit in limits]
+    return f"the limits to {shared}{joined(texts)}"
 
 
 def _missing(reasons: Mapping[str, str]) -> list[str]:
