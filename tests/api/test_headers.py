@@ -112,7 +112,8 @@ def test_read_carries_a_tag_and_is_answered_304_with_it(shared: SeededLedger) ->
 
 
 UNMOVED = {
-    *("listApiKeys", "getApiKey", "listAuditEvents", "getAccountLimit", "getLimitEquivalents", "listProposals", "getProposal"),
+    *("listApiKeys", "getApiKey", "listAuditEvents", "getAccountLimit", "getLimitEquivalents"),
+    *("listProposals", "getProposal"),
     *("getReservation", "listAlerts", "getAlertSettings", "listReceivers", "getReceiver", "listDeliveries"),
     *("getSigningKey", "listCheckpoints", "listVerifications", "getVerification", "getOrganisationPolicy"),
     *("getAccountPolicy", "listExperiments", "getExperiment", "getQueue", "getAllocation", "getBlockSchedule"),
