@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -215,7 +215,7 @@ def _plan_facts(plan: PlanStatus, differences: Sequence[PlanDifference]) -> dict
 
 def _change_facts(change: LimitChange) -> dict[str, Any]:
     return {
-        "before": asdict(change.before),
+        "before": change.before.facts(),
         "changed_at": change.at.isoformat(),
         "actor": change.actor,
     }
