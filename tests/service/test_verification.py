@@ -16,7 +16,8 @@ from app.accounting.events import Laplace, NeighboringRelation, canonical, event
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.ledger.accounts.account import zero_curve
 from app.ledger.audit import AuditEntry, audit_entry_hash, audit_genesis
-from app.ledger.filter.filters import Limit, filter_weights
+from app.ledger.filter.filters import filter_weights
+from app.ledger.filter.limits import Limit
 from app.ledger.runs.reservations import ReservedItem
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories.account_values import weights_facts, weights_text
