@@ -27,7 +27,7 @@ routes = router()
 DeltaQuery = Annotated[
     float | None,
     Query(
-        ge=0, lt=1, description="At which epsilon holds; by default the one at which the account's epsilon is shown."
+        ge=0, lt=1, description="At which epsilon holds; by default that of the account."
     ),
 ]
 
