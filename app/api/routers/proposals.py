@@ -26,9 +26,7 @@ routes = router()
 
 DeltaQuery = Annotated[
     float | None,
-    Query(
-        ge=0, lt=1, description="At which epsilon holds; by default that of the account."
-    ),
+    Query(ge=0, lt=1, description="At which epsilon holds; by default that of the account."),
 ]
 
 _LIMIT = SettingEndpoint(limit_changes.LIMITS, lambda record: AccountLimit.of(record.account))
