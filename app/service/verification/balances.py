@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import inf
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,18 +14,15 @@ from app.accounting.events import event_from_canonical
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.ledger.accounts.account import Account, AccountKind, zero_curve
 from app.ledger.admission.composition import counting_plans
-from app.ledger.filter.filters import FilterWeights, filter_weights
 from app.ledger.filter.parallel_exposure import held_of, largest
-from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE, planned_weights, rescale_weights
 from app.ledger.plan.plans import is_allowed
 from app.ledger.verification import Discrepancy
 from app.persistence.repositories import dp_events
-from app.persistence.repositories.dp_events import CostTable, StoredCost
+from app.persistence.repositories.dp_events import StoredCost
 from app.persistence.repositories.raw_rows import Key
 from app.persistence.tolerant_rows import DAMAGED
-from app.service.verification.registrations import Tuning
+from app.service.verification.filter_choices import filter_problems
 from app.service.verification.report import Balance, VerificationContext
-from app.service.verification.tuned_filters import due_weights, is_readable_tuning
 
 TOLERANCE = 1e-9
 """Relative tolerance of costs and epsilon between processors and library versions."""
@@ -169,7 +165,7 @@ def _disagreements(audit: VerificationContext, key: Key, balance: Balance) -> It
     if account.limit is not None and not (value.spent.is_zero and value.held.is_zero):
         yield from _limit_problems(audit, key, balance, value.admitted)
     elif account.weights is not None and not account.planned:
-        yield from _tuning_problems(audit, key)
+        yield from filter_problems(audit, key)
 
 
 def _value_of(audit: VerificationContext, key: Key) -> _Value | None:
@@ -249,7 +245,7 @@ def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, admi
     if not is_readable(account):
         yield "its filter weights sum to more than its delta, or name orders that there are not."
         return
-    yield from _tuning_problems(audit, key)
+    yield from filter_problems(audit, key)
     try:
         for stage in audit.stages(key):
             yield from _bound_problems(stage)
@@ -263,21 +259,6 @@ def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, admi
     if not any(_fits(stage, admitted) for stage in _stages_in_unit(audit, key) if stage.has_filter):
         yield "more is spent and held than its limit allows."
     yield from _plan_problems(audit, key, balance)
-
-
-def _tuning_problems(audit: VerificationContext, key: Key) -> Iterator[str]:
-    """Check that its filter was chosen by the rule, and before the first charge."""
-    try:
-        if not _chosen_by_the_rule(audit, key):
-            yield (
-                "its filter weights are not those of its planned workload, of its registered runs, or of an event "
-                "charged to it."
-            )
-    except AccountingError as error:
-        yield f"what its filter was tuned to cannot be priced: {error}"
-    charged = audit.balances[key].first_versions
-    if any(each is not None and charged.get(each.population, inf) <= each.version for each in audit.tunings(key)):
-        yield "its filter was tuned to registered runs after it was charged."
 
 
 def _stages_in_unit(audit: VerificationContext, key: Key) -> list[Account]:
@@ -308,63 +289,3 @@ def _bound_problems(account: Account) -> Iterator[str]:
 def _fits(account: Account, admitted: RdpCurve) -> bool:
     nothing = zero_curve(account.grid_version)
     return replace(account, spent=_counted(account, admitted), held=nothing, exposure=None).fits()
-
-
-def _chosen_by_the_rule(audit: VerificationContext, key: Key) -> bool:
-    """Whether each limit's frozen weights follow from a workload or from the weights before."""
-    stages = audit.stages(key)
-    terms = zip(stages, [None, *stages], audit.tunings(key), strict=False)
-    return all(_are_due(audit, key, stage, before, tuning) for stage, before, tuning in terms)
-
-
-def _are_due(
-    audit: VerificationContext, key: Key, account: Account, before: Account | None, tuning: Tuning | None
-) -> bool:
-    """Whether the weights under one limit follow from planned events, registered runs, an event or those before."""
-    weights = account.weights
-    if weights is None:
-        return True
-    assert account.limit is not None, "only a limit has weights"
-    if before is not None and before.weights is not None:
-        assert before.limit is not None, "only a limit has weights"
-        if _same_parts(rescale_weights(before.weights, before.limit, account.limit), weights):
-            return True
-    if weights.plan is not None:
-        terms = (account.limit, account.planned, account.relation, account.grid_version, weights.plan.share)
-        # The search is left out first. The parts of delta may depend on the number that it finds before they are known.
-        return any(planned_weights(*terms, bound) == weights for bound in (weights.plan, None))
-    if tuning is not None and not account.planned:
-        if not is_readable_tuning(audit, key, tuning):
-            return tuning.weights in {None, weights}
-        due = due_weights(audit, key, account, tuning)
-        if due is not None:
-            return due == weights
-    return any(
-        filter_weights(account.limit, price, account.grid_version) == weights
-        for price in _workloads(audit, key, audit.balances[key])
-    ) or _is_without_plan(account, weights)
-
-
-def _is_without_plan(account: Account, weights: FilterWeights) -> bool:
-    """Check whether the weights are those of a plan that the orders alone admit more of."""
-    assert account.limit is not None, "only a limit has weights"
-    rule = (account.relation, account.grid_version)
-    return bool(account.planned) and any(
-        planned_weights(account.limit, account.planned, *rule, share) == weights
-        for share in (DECLARED_SHARE, DEFAULT_SHARE)
-    )
-
-
-def _same_parts(one: FilterWeights, other: FilterWeights) -> bool:
-    """Whether weights divide delta alike; what a limit allows of a plan is checked by itself."""
-    if one.plan is None or other.plan is None:
-        return one == other
-    return one == replace(other, plan=replace(one.plan, delta=other.plan.delta, share=other.plan.share))
-
-
-def _workloads(audit: VerificationContext, key: Key, balance: Balance) -> Iterator[RdpCurve]:
-    """Iterate over the costs of events for which the weights may have been chosen."""
-    prices = CostTable.of(key[0], balance.account)
-    for _, price in audit.prices(prices, balance.workloads):
-        if not price.is_zero:
-            yield price

@@ -23,6 +23,7 @@ from app.service.accounts.spec import account_audit_payload, budget_payload, par
 from app.service.verification.audit_replay import AuditState, account_discrepancies, replay_audit_log, skeleton_of
 from app.service.verification.balances import check_balance, read_prices
 from app.service.verification.decision_chains import check_run
+from app.service.verification.filter_choices import keep_registered_steps, runs_of_tunings
 from app.service.verification.record_replay import compare, missing
 from app.service.verification.report import CHECKED, Balance, VerificationContext, VerificationReport
 from app.service.verification.trusted_checkpoints import (
@@ -32,7 +33,6 @@ from app.service.verification.trusted_checkpoints import (
     document_discrepancy,
     last_trusted_checkpoint,
 )
-from app.service.verification.tuned_filters import keep_registered_steps, runs_of_tunings
 
 __all__ = ["VerificationReport"]
 
