@@ -169,11 +169,16 @@ def test_form_says_what_becomes_of_a_limit(enter: Enter) -> None:
     for value, said, button_said in (
         ("2", "Epsilon falls from 3 to 2, delta stays 1e-6. This lowers the limit, which needs the role", "Lower"),
         ("4.5", "Epsilon rises from 3 to 4.5, delta stays 1e-6. This raises the limit, which needs another", "Propose"),
-        ("", "Write a positive number in both fields.", "Change the limit"),
+        ("", "Write positive numbers.", "Change the limit"),
     ):
-        page.get_by_label("Epsilon").fill(value)
+        page.locator("#limit-epsilon").fill(value)
         expect(change).to_contain_text(said)
         expect(button_shown).to_contain_text(button_said)
+    page.locator("#limit-unit").select_option("mu")
+    expect(page.locator("#limit-epsilon")).to_be_hidden()
+    page.locator("#limit-mu").fill("1")
+    expect(change).to_contain_text("The unit becomes mu, which needs another")
+    expect(button_shown).to_contain_text("Propose")
 
 
 def test_planner_answers_while_one_slides(enter: Enter) -> None:

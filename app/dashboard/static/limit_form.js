@@ -10,7 +10,7 @@ const titled = (word) => word[0].toUpperCase() + word.slice(1);
 function describe(form) {
   const field = (name) => [...form.elements].find((each) => each.name === `limit.${name}` && !each.matches(":disabled"));
   const unit = form.querySelector("#limit-unit").value, before = { value: Number(form.dataset.value), delta: Number(form.dataset.delta) };
-  const value = field(unit).valueAsNumber, wanted = field("delta")?.value, delta = wanted ? Number(wanted) : 0;
+  const value = field(unit)?.valueAsNumber, wanted = field("delta")?.value, delta = wanted ? Number(wanted) : 0;
   if (!(value > 0) || !(delta >= 0) || (unit === "epsilon" && !wanted)) return null;
   if (unit !== form.dataset.unit || (unit === "epsilon" && !delta !== !before.delta)) {
     return { words: `The unit becomes ${delta || unit !== "epsilon" ? unit : "pure epsilon"}, which ${form.dataset.raising}.`, kind: "raise" };
@@ -36,6 +36,6 @@ function update(form) {
 }
 
 for (const form of document.querySelectorAll("form[data-limit]")) {
-  form.addEventListener("input", () => update(form));
+  for (const each of ["input", "change"]) form.addEventListener(each, () => update(form)); // the unit's fields follow it
   update(form);
 }
