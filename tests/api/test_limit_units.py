@@ -7,6 +7,7 @@ import pytest
 from app.service.verification.verify import verify
 from tests.api.trainer import counted, is_refused
 from tests.conftest import Ledger
+from tests.waiting_reservations import OVER_TEN_DAYS, allocate
 
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 10.0}
 TENTH = {"type": "laplace", "epsilon": 0.1}
@@ -53,6 +54,7 @@ def test_what_sums_to_the_limit_fits_and_one_more_is_refused(
     assert verify(ledger.database).problems == ()
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("limit", [{"rho": 0.5}, {"mu": 1.0}])
 def test_gaussian_of_noise_ten_fills_rho_a_half_and_mu_one_with_a_hundred_steps(
     ledger: Ledger, limit: dict[str, float]
@@ -170,6 +172,7 @@ def test_children_may_have_another_unit_and_each_account_judges_in_its_own(ledge
     assert verify(ledger.database).problems == ()
 
 
+@pytest.mark.both_databases
 def test_unit_changes_with_an_approval_and_only_while_nothing_is_spent_or_reserved(ledger: Ledger) -> None:
     ledger.population("survey", limit={"epsilon": 8.0, "delta": 1e-5})
     team = ledger.budget("team", "survey", planned=counted((GAUSSIAN, 5)))["id"]
@@ -212,3 +215,53 @@ def test_equivalents_are_given_at_a_delta_and_as_a_risk(ledger: Ledger) -> None:
     assert (found["delta"], found["epsilon"], found["rho"]) == (0.0, 1.0, 0.5)
     run = ledger.run("survey/pure", event=None)
     is_refused(ledger.get(f"/v1/accounts/{run}/equivalents"), 404, "not_found")
+
+
+def test_reservations_wait_for_what_a_limit_in_mu_unlocks(ledger: Ledger) -> None:
+    population = ledger.population("survey", limit={"mu": 1.0})["id"]
+    held, asking = ledger.run("survey", event=GAUSSIAN), ledger.run("survey", event=GAUSSIAN)
+    plan = {"events": counted((GAUSSIAN, 60))}
+    ledger.post(f"/v1/runs/{held}/reservations", plan, "trainer").raise_for_status()
+    refused = is_refused(ledger.post(f"/v1/runs/{asking}/reservations", plan, "trainer"), 403, "budget_exceeded")
+    assert (refused["used_including_reserved"], refused["used_requested"]) == (0.6, 1.2)
+    [account] = ledger.get("/v1/populations").json()["items"]
+    assert (account["used"], account["used_including_reserved"], account["available"]["share"]) == (0.0, 0.6, 0.4)
+    allocate(ledger, str(population), unlock=OVER_TEN_DAYS)
+    [account] = ledger.get("/v1/populations").json()["items"]
+    assert account["available"]["share"] < 0.4
+    is_refused(ledger.post(f"/v1/runs/{asking}/reservations", plan, "trainer"), 403, "budget_exceeded")
+    assert verify(ledger.database).problems == ()
+
+
+def test_block_schedules_parts_and_statements_have_limits_in_rho(ledger: Ledger) -> None:
+    parts = {"composition": "parallel", "attestation": "Each record has one date."}
+    population = ledger.population("survey", limit={"rho": 0.05}, **parts)["id"]
+    for name in ("north", "south"):
+        ledger.budget(name, "survey", limit={"rho": 0.05})
+    runs = [ledger.run(f"survey/{name}", event=GAUSSIAN) for name in ("north", "south")]
+    for run in runs:
+        assert take(ledger, run, 0, GAUSSIAN, 10).json()["steps_remaining"] == 0
+    [shown] = ledger.get("/v1/populations").json()["items"]
+    assert (shown["used"], shown["limit"]) == (1.0, {"rho": 0.05})
+    history = ledger.get(f"/v1/accounts/{population}/history").json()
+    assert (history["points"][-1]["used"], history["limit"]) == (1.0, {"rho": 0.05})
+    schedule = {"period": "month", "start": "2099-01-01", "limit": {"rho": 0.01}, "prefix": "m-"}
+    body = {"schedule": schedule, "reason": "New data each month."}
+    made = ledger.put(f"/v1/accounts/{population}/block-schedule", body)
+    assert made.json()["schedule"]["limit"] == {"rho": 0.01}, made.text
+    assert verify(ledger.database).problems == ()
+
+
+def test_policies_judge_the_epsilon_that_follows(ledger: Ledger) -> None:
+    ledger.population("survey", limit={"rho": 0.5})
+    body = {"policy": {"max_epsilon": 1.0, "max_delta": 1e-6}, "reason": "Small runs."}
+    population = ledger.get("/v1/populations").json()["items"][0]["id"]
+    ledger.put(f"/v1/accounts/{population}/policy", body, "privacy_officer").raise_for_status()
+    terms = {"name": "model", "budget": "survey", "event": GAUSSIAN}
+    refused = is_refused(ledger.post("/v1/runs", terms | {"limit": {"rho": 0.5}}, "trainer"), 403, "policy_violation")
+    assert (refused["rule"], refused["value"]) == ("max_epsilon", pytest.approx(5.2215, rel=1e-4))
+    assert ledger.post("/v1/runs", terms | {"limit": {"rho": 0.01}}, "trainer").status_code == 201
+    refused = is_refused(
+        ledger.post("/v1/runs", terms | {"limit": {"rho": 0.01, "delta": 1e-5}}, "trainer"), 403, "policy_violation"
+    )
+    assert refused["rule"] == "max_delta"

@@ -104,3 +104,18 @@ def test_change_between_comparison_and_apply_is_noticed(shell: Shell, monkeypatc
         assert "was changed on the server since it was read. Run the command again" in said.err
         assert "Applied 0 of 2 changes." in said.out
     assert {each["path"] for each in shell.get("populations")["items"]} == {*names}
+
+
+def test_limits_in_every_unit_are_applied_described_and_changed(shell: Shell) -> None:
+    def described(rho: float) -> dict[str, Any]:
+        budgets = [budget("pure", limit={"epsilon": 1.0, "delta": 0}), budget("census", limit={"rho": rho})]
+        return {"populations": [population(limit={"mu": 1.0}, budgets=budgets)]}
+
+    shell.done(described(0.5))
+    assert shell.apply(described(0.5), "--check").status == 0
+    exported = shell.export()
+    for words in ("mu: 1.0", "rho: 0.5", "epsilon: 1.0\n"):
+        assert words in exported
+    assert "Changed limit of mimic/census." in shell.done(described(0.25))
+    refused = shell.apply(described(0.75), "--yes")
+    assert "limit of mimic/census: raises the limit" in refused.err
