@@ -52,7 +52,7 @@ def test_rounds_on_devices_end_at_the_budget(
     exec(compile(cell.text, "add-noise-on-devices.md", "exec"), {})  # noqa: S102 - our own page
     said = capsys.readouterr().out
     assert said.endswith(answer.text)
-    assert re.match(r"Step 2 of run_\w+ was refused: phones has spent epsilon 4 of 5", said)
+    assert re.match(r"Step 2 of run_\w+ was refused: phones has used 80 % of its limit, epsilon 5 at delta 1e-6", said)
 
 
 @pytest.mark.skipif(not shutil.which("javac"), reason="no Java compiler")

@@ -64,12 +64,26 @@ def signing_key(shell: OperatorShell, make: Block) -> None:
     assert "BEGIN PUBLIC KEY" in (shell.folder / "own" / "signing.pub").read_text()
 
 
-def statements(shell: OperatorShell, ask: Block) -> None:
+def statements(shell: OperatorShell, ask: Block, verify: Block, script: Block) -> None:
     run, population = shell.run("of the statement", 2), shell.find("populations", "mimic")
     answers(named=True)(shell)
     said = shell.type(ask, run=run, pop=population)
     assert said.count('"signature"') == 2
     assert "<html" in said
+    save = f"""curl -H "Authorization: Bearer $VIEWER" localhost:8000/v1/runs/{run}/statement > statement.json
+curl -H "Authorization: Bearer $VIEWER" localhost:8000/v1/signing-key > key.json
+cp {ROOT}/app/api/verify_statement.sh ."""
+    shell.type(Block("test", "", 0, save))
+    (shell.folder / "signing.pub").write_text(json.loads((shell.folder / "key.json").read_text())["public_key"])
+    for block in (verify, script):
+        assert run in shell.type(block), block
+
+
+def registry_entries(shell: OperatorShell, ask: Block, write: Block) -> None:
+    run, population = shell.run("of the entry", 2), shell.find("populations", "mimic")
+    answers(named=True)(shell)
+    assert shell.type(ask, run=run, pop=population).count('"missing"') == 2
+    assert "Hospital of Exampleton" in shell.type(write, pop=population)
 
 
 def checkpoints(shell: OperatorShell, sign: Block) -> None:
@@ -115,6 +129,7 @@ def trace(shell: OperatorShell, command: Block) -> None:
 READER_SCENES: dict[tuple[str, str], Scene] = {
     ("how-to/issue-statements", "Configure a signing key"): signing_key,
     ("how-to/issue-statements", "Statements"): statements,
+    ("how-to/issue-statements", "Publish in the registry of deployments"): registry_entries,
     ("how-to/issue-statements", "Checkpoints"): checkpoints,
     ("how-to/read-the-audit-log", "Decisions about steps"): answers('"items"'),
     ("how-to/read-the-audit-log", "Audit events"): answers('"items"'),

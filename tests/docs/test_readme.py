@@ -154,7 +154,7 @@ def test_sample_of_the_demo_has_the_numbers_of_the_ledger(ledger: Ledger) -> Non
     steps = ledger.get(f"/v1/runs/{run}").json()["steps_remaining"]
     found = ledger.post("/v1/accounting/steps", limit | {"event": step_event()}).json()
     more = steps - found["steps"]["without_plan"]
-    spent = ledger.post(f"/v1/runs/{run}/steps", {"count": steps}).json()["epsilon"]
+    spent = ledger.post(f"/v1/runs/{run}/steps", {"count": steps}).json()
     refused = ledger.post(f"/v1/runs/{run}/steps", {}).json()
 
     (sample,) = (fence.text for fence in fences(section(README, "Try it")) if fence.language == "text")
@@ -163,7 +163,8 @@ def test_sample_of_the_demo_has_the_numbers_of_the_ledger(ledger: Ledger) -> Non
     assert f"allows {steps} steps, {more} more than the {steps - more} of a budget without a plan" in sample
     assert re.search(rf"steps admitted and released +│ {steps} ", sample)
     assert re.search(rf"thanks to the plan +│ {more} ", sample)
-    assert re.search(rf"epsilon spent +│ {spent:.4f} of {EPSILON:g}, at delta {DELTA:g} ", sample)
+    assert re.search(rf"epsilon +│ {spent['epsilon']:.4f} at delta {DELTA:g} ", sample)
+    assert re.search(rf"used share of the budget +│ {spent['used']:.1%} ", sample)
     assert (refused["plan"]["steps_remaining"], refused["max_steps_that_fit"]) == (0, 0)
     why = refused["detail"].partition(run)[2].strip().replace("patients/model", "breast-cancer-patients/tumour-model")
     assert f"Step {steps:,} of run_… {why}" in sample
