@@ -49,7 +49,7 @@ def test_report_over_the_limit_is_charged_and_freezes_the_run(trainer: Trainer) 
     ledger = trainer.ledger
     above = [ledger.get(path).json()["items"][0] for path in ("/v1/budgets", "/v1/populations")]
     for shown in (trainer.read(), *above):
-        assert any("more than its limit" in warning for warning in shown["warnings"]), shown
+        assert any("More is spent than a limit allows" in warning for warning in shown["warnings"]), shown
     assert trainer.sound()
 
 

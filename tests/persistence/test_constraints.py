@@ -149,6 +149,7 @@ def database(database_kind: str, tmp_path_factory: pytest.TempPathFactory) -> It
         raised = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "Another study."}
         proposed = ledger.post(f"/v1/accounts/{made['id']}/limit", raised, If_Match="*").json()
         assert ledger.post(f"/v1/proposals/{proposed['id']}/reject", {}, "privacy_officer").json()["decided_by"]
+        ledger.budget("idle")  # without runs, so that it has no weights yet
         ledger.cookie()
         keys, sessions, accounts = (metadata.tables[name] for name in ("api_keys", "sessions", "accounts"))
         with ledger.database.write(ALL_TENANTS) as tx:

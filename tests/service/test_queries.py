@@ -80,7 +80,7 @@ def test_account_status_is_that_of_the_api(trainer: Trainer) -> None:
     found = statuses_of(ledger)
     for answer in (each for kind in ("populations", "budgets") for each in ledger.get(f"/v1/{kind}").json()["items"]):
         status = found[answer["path"]]
-        assert (status.used, status.limit) == (answer["used"], Limit(**answer["limit"]))
+        assert (status.used, status.limit) == (answer["used"], Limit.of(answer["limit"]))
         assert status.used_including_reserved == answer["used_including_reserved"] > status.used
         assert status.has_reserved
         assert status.remaining == 1 - status.used_including_reserved

@@ -16,8 +16,15 @@ from app.accounting.pld.counted_epsilons import CountedEpsilons
 from app.accounting.rdp import event_curve
 from app.accounting.tightest_epsilon import epsilon_by_curves, tightest_epsilon, tightest_knots
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
-from app.service.charging import readings
-from app.service.charging.step_epsilons import FAR_APART, MOST_COMPOSED, SLACK, StepEpsilons, Workload
+from app.persistence.lru_cache import LruCache
+from app.service.charging.step_epsilons import (
+    FAR_APART,
+    MOST_COMPOSED,
+    SLACK,
+    STEP_EPSILONS,
+    StepEpsilons,
+    Workload,
+)
 from app.service.worker_pool import WORKER_POOL, Job
 from tests.api.trainer import LOUD, QUIET, Trainer, gaussian
 from tests.epsilons import by_curves, tightest
@@ -259,7 +266,7 @@ def too_expensive(*_: object) -> float:
 def test_step_whose_distributions_take_too_long_has_the_epsilon_of_its_curves(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readings, "STEP_EPSILONS", StepEpsilons())
+    monkeypatch.setattr(STEP_EPSILONS, "_known", LruCache(4))
     monkeypatch.setattr(CountedEpsilons, "epsilon", too_expensive)
     Pool(monkeypatch, LedgerUnavailableError("It died."))
     for steps in range(1, 20):
