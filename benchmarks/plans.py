@@ -38,7 +38,6 @@ from app.ledger.filter.filters import PlanBound, filter_bounds, filter_weights
 from app.ledger.filter.limits import Limit
 from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
 from app.ledger.plan.plan_filter import Workload
-from app.ledger.plan.plans import KNOTS
 from app.ledger.step_events import StepEvent
 from app.planning.plan_search import DeclaredTarget, min_planned_noise
 
@@ -124,6 +123,9 @@ CALIBRATED = [
 ]
 """Sampling probability, steps, epsilon and delta."""
 
+KNOTS = 32
+"""Numbers of steps at which the epsilon of a beginning is asked for."""
+
 NOISES = dp_accounting.ExplicitBracketInterval(0.3, 30.0)
 
 
@@ -203,7 +205,7 @@ def print_shares() -> None:
             if full >= MANY:
                 stays.append(steps / full)
             if without >= MANY:
-                left = steps_by_orders(q, z, limit, PlanBound(share, share * delta, 1, (epsilon,)))
+                left = steps_by_orders(q, z, limit, PlanBound(share, share * delta, 1))
                 leaves.append(left / without)
         print(f"{share:<8g}{median(stays):>22.4f}{min(stays):>10.4f}{median(leaves):>20.4f}{min(leaves):>10.4f}")
 
