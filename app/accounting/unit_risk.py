@@ -1,6 +1,7 @@
 """What a limit in rho or mu means as a risk: the best attack on whether one unit's records are in the data."""
 
 from math import log, sqrt
+from typing import Final
 
 import numpy as np
 import scipy
@@ -8,7 +9,10 @@ import scipy
 from app.accounting.conversion import delta_from_rdp
 from app.accounting.risk import FALSE_POSITIVE_RATE, AttackRisk, Guarantee, attack_risk
 
-_ROUNDING = 1 + 1e-12
+SMALLEST_RHO: Final = 1e-100
+"""Smaller ones are bounded as this one, so that nothing overflows."""
+
+_ROUNDING: Final = 1 + 1e-12
 """Covers the errors of the normal distribution function."""
 
 
@@ -28,6 +32,7 @@ def zcdp_risk(rho: float, own_delta: float = 0.0) -> AttackRisk:
     Each epsilon has a delta by the best of many Rényi orders (Bun, Steinke 2016, arXiv 1605.02065, Lemma 3.5; Canonne,
     Kamath, Steinke 2020, arXiv 2004.00010, Proposition 12), and the attack obeys the bounds of all.
     """
+    rho = max(rho, SMALLEST_RHO)
     orders = 1 + np.geomspace(1e-4, 1e4, 2001) * max(1.0, 1 / sqrt(rho))
     most = rho + 2 * sqrt(rho * log(1e6))
     epsilons = [0.0, *map(float, np.geomspace(most / 256, most, 128))]

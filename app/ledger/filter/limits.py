@@ -24,6 +24,9 @@ MAX_RHO: Final = 10_000.0
 MAX_MU: Final = 100.0
 MIN_DELTA: Final = 1e-30
 
+SMALLEST_RHO: Final = 1e-100
+"""Smaller ones are converted as this one, so that nothing overflows."""
+
 
 class Unit(StrEnum):
     """The unit of a limit: epsilon at a delta, rho of zCDP, or mu of Gaussian DP."""
@@ -172,7 +175,8 @@ class Limit:
             return self.value
         if self.unit is Unit.RHO or self.delta:
             return None
-        return float(-2 * scipy.special.ndtri_exp(-np.logaddexp(0.0, self.value))) * (1 + 1e-12)
+        found = float(-2 * scipy.special.ndtri_exp(-np.logaddexp(0.0, self.value)))
+        return max(found, 0.0) * (1 + 1e-12) + 1e-15  # the errors of both functions
 
 
 _COORDINATES: Final = {Unit.EPSILON: Coordinate.PURE, Unit.RHO: Coordinate.RHO, Unit.MU: Coordinate.MU_SQUARED}
@@ -196,6 +200,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     Each order proves one (Canonne, Kamath, Steinke 2020, arXiv 2004.00010, Proposition 12); the best one is near
     1 + sqrt(ln(1 / delta) / rho).
     """
+    rho = max(rho, SMALLEST_RHO)
     near = sqrt(log(1 / delta) / rho)
     orders = 1 + near * np.geomspace(1e-3, 1e3, 8001)
     return epsilon_from_rdp(orders, rho * orders, delta).epsilon * (1 + 1e-9)
