@@ -8,7 +8,7 @@ import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.events import Gaussian, NeighboringRelation
+from app.accounting.events import DpEvent, Gaussian, NeighboringRelation
 from app.accounting.pld.accountant import pld_delta
 from app.accounting.risk import Guarantee, attack_risk
 from app.accounting.unit_risk import gaussian_risk, zcdp_risk
@@ -33,7 +33,7 @@ def test_risk_of_rho_is_no_less_than_that_of_gaussian_noise_with_it(rho: float) 
 
 
 def test_risk_of_mu_is_that_of_its_privacy_profile() -> None:
-    events = {Gaussian(1.0): 1}
+    events: dict[DpEvent, int] = {Gaussian(1.0): 1}
     profile = [
         Guarantee(each, pld_delta(events, NeighboringRelation.ADD_OR_REMOVE_ONE, each))
         for each in (0.0, *np.linspace(0.05, 6, 120))
