@@ -44,11 +44,10 @@ class ExactLosses(NamedTuple):
 
     def times(self, count: int) -> "ExactLosses":
         """Compose repetitions, as `plus` does."""
-        return self.map(lambda each: each * count)
-
-    def map(self, change: Callable[[int], int]) -> "ExactLosses":
-        """Change each loss; one that does not fit is unbounded."""
-        return ExactLosses(*(min(change(each), most) for each, most in zip(self, UNBOUNDED_LOSSES, strict=True)))
+        pure, rho, mu_squared = UNBOUNDED_LOSSES
+        return ExactLosses(
+            min(self.pure * count, pure), min(self.rho * count, rho), min(self.mu_squared * count, mu_squared)
+        )
 
     def join(self, other: "ExactLosses", choose: Callable[[int, int], int]) -> "ExactLosses":
         """Choose from each pair of losses, as by max or min."""
