@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import sys
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime, timedelta
@@ -293,3 +294,25 @@ def test_export_is_of_one_thing_that_is_there_and_readable(ended: Ledger, tmp_pa
         set_account(tx, TEAM, filter_weights="x")
     with pytest.raises(LedgerUnavailableError, match=r"accounts.filter_weights .*mimic/icu-team.* cannot be read"):
         exported(ended.database, population="mimic", organisation="hospital")
+
+
+@pytest.mark.parametrize(
+    "limit", [{"epsilon": 1.0, "delta": 0}, {"rho": 0.5}, {"rho": 0.5, "delta": 1e-9}, {"mu": 1.0}]
+)
+def test_limits_in_every_unit_and_their_exact_losses_are_proven(
+    ledger: Ledger, tmp_path: Path, limit: dict[str, float]
+) -> None:
+    event = (
+        {"type": "laplace", "epsilon": 0.1} if "epsilon" in limit else {"type": "gaussian", "noise_multiplier": 10.0}
+    )
+    ledger.population("survey", limit=limit)
+    run = ledger.run("survey", event=event)
+    for first_step, count in ((0, 3), (3, 1000)):
+        ledger.post(f"/v1/runs/{run}/steps", {"first_step": first_step, "count": count}, "trainer")
+    lines = exported(ledger.database, population="survey")
+    assert verified(lines, tmp_path).status == 0
+    [account] = [line for line in lines if line["type"] == "account" and line["path"] == "survey"]
+    data = bytearray(b64decode(account["spent"]))
+    data[-12] ^= 1  # of the last exact loss
+    account["spent"] = b64encode(bytes(data)).decode()
+    assert "its spent curve is not the sum of its rows" in verified(lines, tmp_path).out
