@@ -78,7 +78,7 @@ def test_refusal_has_every_number_and_they_fit_together(seeded: SeededLedger) ->
     assert seeded.ledger.get(f"/v1/runs/{seeded.run}").content == read
     infinite = _ask(seeded.ledger, seeded.run, {"event": gaussian(1e-3), "count": 10**9})
     assert (infinite["used_requested"], infinite["max_steps_that_fit"]) == (MOST_USED, 0)
-    assert "no finite loss" in infinite["detail"]
+    assert "no finite epsilon" in infinite["detail"]
 
 
 @pytest.mark.parametrize(("level", "planned"), [("budget", [{"event": LOUD}]), ("population", [])])
@@ -155,7 +155,7 @@ ROUNDED: list[tuple[float, float, str]] = [
     (1.0, 1.000000004, f"100 % {WHOLE} would bring it to 100.0000004 %."),
     (0.9999999, 1.25, f"99.99999 % {WHOLE} would bring it to 125 %."),
     (1.0, nextafter(1.0, 2.0), f"100 % {WHOLE} would bring it to 100.00000000000003 %."),
-    (1 - 1e-11, MOST_USED, f"99.999999999 % {WHOLE} has no finite loss."),
+    (1 - 1e-11, MOST_USED, f"99.999999999 % {WHOLE} has no finite epsilon."),
 ]
 
 
@@ -210,7 +210,7 @@ WORDED: list[tuple[int, dict[str, Any], str]] = [
     (
         1,
         {"alternatives": [NOISE, _limits(3.42, 8.1, 2.5)]},
-        "Or raise the limits to epsilon 3.42 for a, epsilon 8.1 for b and epsilon 2.5 for c; ",
+        "Or raise the limits to epsilon 3.42 for a, 8.1 for b and 2.5 for c; ",
     ),
     (1, {"alternatives": [{"type": "same_noise", "steps": 1}]}, "1 more step would fit unchanged."),
     (1, {"alternatives": [{"type": "same_noise", "steps": 1000}]}, "1,000 more steps would fit unchanged."),
