@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache, singledispatch
-from math import inf
-from sys import float_info
+from math import ceil, inf
 from typing import Final
 
 import numpy as np
@@ -176,9 +175,9 @@ def _(event: PoissonSampled, orders: Floats, relation: NeighboringRelation) -> R
         # Smaller for the mean of a micro-batch, which a replaced record moves no farther than an added one.
         return RdpCurve(np.minimum(curve_over(mixture, orders, relation).values, sampled.values))
     if isinstance(inner, EpsilonDelta) and inner.delta:
-        epsilon, delta = sampled_epsilon_delta(event.sampling_probability, inner.epsilon, inner.delta)
-        # A positive delta costs at least one unit, even if q delta underflows.
-        return _rounded(lambda at: pure_dp_rdp(epsilon, at), orders, epsilon, max(delta, float_info.min))
+        epsilon, _ = sampled_epsilon_delta(event.sampling_probability, inner.epsilon, inner.delta)
+        delta = exact(event.sampling_probability) * exact(inner.delta)
+        return _rounded(lambda at: pure_dp_rdp(epsilon, at), orders, epsilon, delta)
     return _rounded(lambda at: rdp(event, at, relation), orders, worst_loss(event, relation))
 
 
@@ -188,9 +187,9 @@ def _replace_sampled_curve(q: float, taken: RdpCurve, orders: Floats) -> RdpCurv
     The coin for the record is the same on both neighbours: the mechanism fails with q times its own delta.
     """
     nats = np.where(orders <= HIGHEST, replace_sampled_rdp(q, taken.nats(), orders), taken.nats())
-    sampled = RdpCurve.from_nats(nats, max(q * taken.delta_value(), float_info.min) if taken.delta else 0.0)
     # The inner curve is already rounded up; rounding it again could exceed it.
-    return RdpCurve(np.minimum(sampled.values, taken.values), min(sampled.delta, taken.delta))
+    values = np.minimum(RdpCurve.from_nats(nats).values, taken.values)
+    return RdpCurve(values, ceil(exact(q) * taken.delta))
 
 
 @curve_by_type.register

@@ -5,6 +5,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from app.api.html_parts import bullets, code, download, heading, paragraph, rows, table
+from app.api.lineage_html import lineage_section
 from app.api.statement_numbers import epsilon, limit, percent, title
 from app.ledger.audit import canonical
 
@@ -18,6 +19,7 @@ def annex(payload: Mapping[str, Any], signature: Mapping[str, Any]) -> list[str]
         heading("Annex for engineers"),
         *_guarantee(payload["loss"]),
         *_numbers(payload),
+        *(lineage_section(payload["lineage"]) if "lineage" in payload else ()),
         *_mechanisms(payload),
         *_runs(payload),
         heading("Covered", 3),

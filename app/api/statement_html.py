@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from app.accounting.risk import PEOPLE
 from app.api.html_parts import bullets, download, heading, link, paragraph, rows, table
-from app.api.lineage_html import lineage_section
+from app.api.lineage_html import lineage_in_words
 from app.api.statement_annex import annex
 from app.api.statement_numbers import day, epsilon, limit, named, percent, title
 from app.ledger.audit import canonical
@@ -79,8 +79,8 @@ def page_of(document: Mapping[str, Any]) -> str:
         table(_head(payload, about)),
         *_people(payload["protected"]),
         *_released(payload),
+        *([paragraph(lineage_in_words(payload["lineage"]))] if "lineage" in payload else ()),
         *_guaranteed(payload),
-        *(lineage_section(payload["lineage"]) if "lineage" in payload else ()),
         *_limits(payload["limits"]),
         heading("What is not covered"),
         bullets(payload["not_covered"]),

@@ -60,7 +60,7 @@ def test_epsilon_that_is_not_concave_is_never_below_the_truth() -> None:
     assert [round(knot.epsilon, 4) for knot in knots] == pytest.approx([1.5888, 1.5980, 1.6798], rel=3e-4)
 
 
-def test_what_costs_nothing_yet_is_passed_in_large_steps() -> None:
+def test_steps_that_cost_nothing_yet_are_passed_in_large_steps() -> None:
     rare = dp.PoissonSampled(1e-7, dp.Gaussian(2.0))
     knots = knots_ahead(CountedEpsilons(ADD, 1e-3).epsilon, {rare: 0}, [rare], 6)
     assert knots[0].epsilon == knots[-1].epsilon == 0

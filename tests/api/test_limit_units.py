@@ -43,7 +43,7 @@ def take(ledger: Ledger, run: str, first_step: int, event: dict[str, Any], count
         ({"rho": 0.5, "delta": 1e-6}, [zcdp(0.05, 1e-7)] * 10),
     ],
 )
-def test_what_sums_to_the_limit_fits_and_one_more_is_refused(
+def test_releases_that_sum_to_the_limit_fit_and_one_more_is_refused(
     ledger: Ledger, limit: dict[str, float], events: list[dict[str, Any]]
 ) -> None:
     run = opened(ledger, limit, events[0])
@@ -136,7 +136,7 @@ def test_rho_of_infinity_is_refused_by_name(ledger: Ledger, rho: str) -> None:
         ({"mu": 1.0}, {"type": "discrete_gaussian", "noise_multiplier": 10.0}, "discrete_gaussian", "rho"),
     ],
 )
-def test_what_an_account_cannot_price_is_refused_where_it_is_declared_and_charged(
+def test_event_without_a_price_is_refused_where_it_is_declared_and_charged(
     ledger: Ledger, limit: dict[str, float], event: dict[str, Any], named: str, units: str
 ) -> None:
     fitting = {"epsilon": TENTH, "rho": zcdp(0.01), "mu": GAUSSIAN}[next(iter(limit))]

@@ -183,7 +183,7 @@ def test_diamond_counts_its_first_run_once(seeded: SeededLedger) -> None:
         assert words in page
 
 
-def test_outside_models_are_named_and_priced_by_nobody(seeded: SeededLedger) -> None:
+def test_outside_models_are_named_and_have_no_price(seeded: SeededLedger) -> None:
     base = _register(seeded, name="base", starts_from=[GPT2]).json()["id"]
     run = _charged(seeded, "tuned", [base], 2)
     found = _lineage(seeded, run)

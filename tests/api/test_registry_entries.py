@@ -100,7 +100,7 @@ def test_entry_with_all_fields_is_right(seeded: SeededLedger, kind: str) -> None
     assert "random noise (Gaussian distribution)" in parts["implementation"]["mechanisms"]
 
 
-def test_what_people_have_not_written_is_what_the_registry_misses(seeded: SeededLedger) -> None:
+def test_registry_misses_the_facts_that_were_not_written(seeded: SeededLedger) -> None:
     for path in (f"runs/{seeded.run}", f"populations/{seeded.population}"):
         found = answer(seeded, path)
         missing = {each["path"]: each for each in found["missing"]}

@@ -67,7 +67,8 @@ def test_details_are_shown_in_their_form_and_unarchival_is_proposed(own_sample: 
     assert "Sweep of widths" in text_of(next(page.root.iter("h1")))
     fields = {name: value.strip() for name, value in page.fields("Save the details").items()}
     labels = {"labels": "study: 3\nteam: icu", "links": "MLflow runs https://mlflow.example/runs/1"}
-    assert fields == {name: str(about[name]) for name in ("display_name", "owner")} | {"description": ""} | labels
+    empty = {"description": "", "deployment": ""}
+    assert fields == {name: str(about[name]) for name in ("display_name", "owner")} | empty | labels
     assert f"Archive {path}" in page.forms()
     assert own_sample.post(f"/v1/accounts/{budget}/archive", {"reason": "The study is over."}).is_success
     page = officer.open(f"/accounts/{budget}")

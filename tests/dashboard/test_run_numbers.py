@@ -65,7 +65,7 @@ def test_pages_and_files_show_the_number_of_the_second_run(ledger: Ledger, made:
     numbers = {(first, "1"), (second, "2")}
     assert {(row["run"], row["run_number"]) for row in rows(ledger.get("/v1/decisions.csv").text)} == numbers
     assert {(row["id"], row["number"]) for row in rows(ledger.get("/v1/runs.csv").text)} == numbers
-    assert f"share of {PATH} #2" in ledger.get(f"/v1/accounts/{budget}/history.csv").text.splitlines()[0]
+    assert f"used by {PATH} #2" in ledger.get(f"/v1/accounts/{budget}/history.csv").text.splitlines()[0]
 
 
 def test_alerts_and_messages_have_the_number_of_a_run(ledger: Ledger, made: tuple[str, str, str]) -> None:
@@ -81,7 +81,7 @@ def test_alerts_and_messages_have_the_number_of_a_run(ledger: Ledger, made: tupl
     assert f"The run {PATH} #2 reported steps" in message.text
     assert f"do not fit {PATH} #2." in message.text
     facts: dict[str, Any] = {"account": "bud_1", "account_path": "mimic", "account_kind": "budget"}
-    facts |= {"epsilon": 1.0, "epsilon_limit": 1.0, "delta": 1e-5}
+    facts |= {"used": 1.0, "limit": {"epsilon": 1.0, "delta": 1e-5}}
     message = message_of(
         alert(AlertType.EXHAUSTED, facts | {"run": "run_1", "run_path": "mimic/model", "run_number": 2})
     )

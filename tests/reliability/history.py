@@ -18,7 +18,7 @@ Step = tuple[str, int]
 Content = tuple[Any, ...]
 """Idempotency key, events with their counts, and what the answer says of a decision."""
 
-READING = ("epsilon", "delta", "epsilon_limit", "steps_remaining")
+READING = ("epsilon", "used", "steps_remaining")
 
 
 @dataclass

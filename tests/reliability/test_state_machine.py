@@ -422,7 +422,7 @@ class Beside(RuleBasedStateMachine):
         assert {name: answer.get(name) for name in members} == members, reply.text
         assert ("idempotent-replayed" in reply.headers) == expected.replayed
         if reply.status_code == httpx2.codes.OK and not answer["overdrawn"]:
-            assert answer["epsilon"] <= answer["epsilon_limit"]
+            assert answer["used"] <= 1
 
     @rule(run_id=runs)
     def history(self, run_id: str) -> None:

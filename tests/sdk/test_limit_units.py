@@ -53,7 +53,7 @@ def test_run_fills_mu_with_a_hundred_steps_and_requests_more(admin: LedgerClient
     assert proposal.proposed["limit"] == {"mu": 1.005}
 
 
-def test_what_a_unit_has_no_value_for_is_refused(admin: LedgerClient, trainer: LedgerClient) -> None:
+def test_event_without_a_value_is_refused(admin: LedgerClient, trainer: LedgerClient) -> None:
     people = open_people(admin, Limit(rho=0.5)).path
     with pytest.raises(UnsupportedEventError, match="laplace has no rho"):
         trainer.create_run("model", budget=people, event=laplace(10.0))

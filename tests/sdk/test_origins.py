@@ -34,7 +34,7 @@ def test_each_way_to_name_an_origin_is_sent(open_client: OpenClient) -> None:
     assert run_of_checkpoint(state) == RUN["id"]
 
 
-def test_what_is_no_origin_is_refused(open_client: OpenClient) -> None:
+def test_value_that_is_no_origin_is_refused(open_client: OpenClient) -> None:
     wrong: list[tuple[object, type[Exception]]] = [
         ("mimic/icu-team/base", TypeError),
         ([7], TypeError),

@@ -154,7 +154,7 @@ def test_threads_share_what_is_prepared(octaves: counted_epsilons.Octaves) -> No
     assert found == [epsilons.epsilon(each) for each in WORKLOADS] * 4
 
 
-def test_what_was_used_last_is_kept_and_memory_is_bounded(
+def test_loss_used_last_is_kept_and_memory_is_bounded(
     octaves: counted_epsilons.Octaves, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counted_epsilons, "MOST_KEPT", 10_000)
@@ -174,7 +174,7 @@ def test_work_counts_for_each_request_whether_it_was_done_before_or_not(octaves:
         assert epsilons.epsilon(events) < inf
 
 
-def test_what_has_no_pair_is_refused() -> None:
+def test_event_without_a_pair_is_refused() -> None:
     with pytest.raises(UnsupportedEventError):
         CountedEpsilons(ADD, 1e-6).epsilon({dp.Zcdp(0.1): 3, dp.Gaussian(3.0): 1})
 

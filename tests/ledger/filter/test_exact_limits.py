@@ -174,7 +174,7 @@ def test_events_have_their_exact_losses(
         (Limit(1.0, 0.0, MU), PoissonSampled(0.1, Gaussian(1.0)), "poisson_sampled has no mu .* positive delta"),
     ],
 )
-def test_what_a_unit_has_no_value_for_is_refused_by_name_with_the_units_that_have_one(
+def test_event_without_a_value_is_refused_by_name_with_the_units_that_have_one(
     limit: Limit, event: DpEvent, named: str
 ) -> None:
     account = make_account(limit.value, limit.delta, limit.unit)

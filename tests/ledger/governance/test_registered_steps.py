@@ -118,7 +118,7 @@ def test_of_disjoint_parts_the_largest_counts() -> None:
     assert share_that_fits(apart, [training]) > share_that_fits(summed, [training])
 
 
-def test_what_cannot_be_tuned_to_is_left_out() -> None:
+def test_event_that_cannot_be_tuned_to_is_left_out() -> None:
     account = make_account()
     nothing, training = priced(account, dp.Gaussian(0.001), 5), priced(account, TRAINING, 10)
     assert nothing.curve.is_exhausted
@@ -178,7 +178,7 @@ def test_more_than_a_tenth_is_warned_of() -> None:
 
 
 @given(LIMITS, KINDS, KINDS)
-def test_what_is_warned_of_is_lost(
+def test_steps_that_a_warning_names_are_lost(
     limit: tuple[float, float], spent: tuple[DpEvent, int], expected: tuple[DpEvent, int]
 ) -> None:
     account = make_account(*limit)
