@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from html.parser import HTMLParser
+from itertools import pairwise
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 
@@ -98,7 +99,11 @@ class Page:
 
     @cached_property
     def root(self) -> ET.Element:
-        return parse(self.reply.text)
+        """The page's elements, whose ids are unique: scripts find fields by them."""
+        root = parse(self.reply.text)
+        ids = sorted(each.get("id", "") for each in root.iter() if "id" in each.attrib)
+        assert [one for one, next_ in pairwise(ids) if one == next_] == [], self.path
+        return root
 
     @property
     def status(self) -> int:
