@@ -68,15 +68,3 @@ def tightest_knots(
 ) -> list[Knot]:
     """Compute tightest epsilons ahead of some counts, see `knots_ahead`."""
     return knots_ahead(lambda at: tightest_epsilon(at, curves, relation, delta), counts, cycle, number)
-
-
-def curve_knots(
-    counts: Mapping[DpEvent, int],
-    cycle: Sequence[DpEvent],
-    curves: Mapping[DpEvent, RdpCurve],
-    delta: float,
-    number: int,
-    apart: float,
-) -> list[Knot]:
-    """Compute epsilons by Rényi curves alone ahead of some counts, see `knots_ahead`."""
-    return knots_ahead(lambda at: epsilon_by_curves(at, curves, delta), counts, cycle, number, apart)

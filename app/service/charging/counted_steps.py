@@ -9,7 +9,6 @@ from sqlalchemy import Connection
 from app.accounting.curves import RdpCurve
 from app.accounting.epsilon_knots import APART
 from app.accounting.events import DpEvent, RepeatAndSelect
-from app.accounting.tightest_epsilon import MOST_KINDS
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.admission.admission import Admission, governing_of
 from app.ledger.admission.counted_accounts import CountedAccount, CountMark, KnownEpsilon, admit_by_counting
@@ -28,7 +27,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.charging.decision import request_fingerprint
 from app.service.charging.ledger_state import CachedRun, CountedRequest, CurrentRows, Key, LedgerState
 from app.service.charging.requests import Decided, Mode, StepCommand, StepRequest, StepResult, new_decision
-from app.service.charging.step_epsilons import STEP_EPSILONS, Workload
+from app.service.charging.step_epsilons import MOST_COMPOSED, STEP_EPSILONS, Workload
 
 
 @dataclass(slots=True)
@@ -261,7 +260,7 @@ def _read(known: _Counted, own: CountedAccount, number: int, used: float) -> Rea
 def _epsilon_ahead(own: CountedAccount, number: int, delta: float) -> KnownEpsilon | None:
     """Find an epsilon that holds after a number of repetitions, and up to how many; None: it must be computed."""
     counts, account, after = own.counts_after(number), own.record.account, own.count + number
-    if counts is not None and len(counts) <= MOST_KINDS:
+    if counts is not None and len(counts) <= MOST_COMPOSED:
         workload = Workload.of(account.relation, delta, account.id, counts)
         found = STEP_EPSILONS.find(workload, counts, own.event)
         return None if found is None else (after + found[0], found[1])

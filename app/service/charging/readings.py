@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 
 from app.accounting.events import fingerprint
-from app.accounting.tightest_epsilon import MOST_KINDS
 from app.ledger.accounts.account import Account
 from app.ledger.accounts.account_records import Counts
 from app.ledger.admission.admission import governing_of
 from app.ledger.runs.decisions import Reading
 from app.ledger.step_events import PricedStep
 from app.service.charging.requests import NotLoadedError
-from app.service.charging.step_epsilons import STEP_EPSILONS, Workload
+from app.service.charging.step_epsilons import MOST_COMPOSED, STEP_EPSILONS, Workload
 from app.service.charging.unit_of_work import UnitOfWork
 
 
@@ -43,7 +42,7 @@ def _epsilon(work: UnitOfWork, own: Account, delta: float, steps: Sequence[Price
     if own.spent.is_zero:
         return 0.0
     counts = _counts_after(work.record(own.id).counts, steps)
-    if counts is None or len(counts) > MOST_KINDS:
+    if counts is None or len(counts) > MOST_COMPOSED:
         return own.rdp_epsilon(delta)
     workload = Workload.of(own.relation, delta, own.id, counts)
     event = fingerprint(steps[-1].step.event) if steps else workload.kinds[0]

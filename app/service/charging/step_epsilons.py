@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from app.accounting.curves import RdpCurve
 from app.accounting.epsilon_knots import APART, Knot
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.accounting.tightest_epsilon import curve_knots, tightest_knots
+from app.accounting.tightest_epsilon import tightest_knots
 from app.ledger.accounts.account_records import Counts
 from app.ledger.errors import RateLimitedError
 from app.persistence.lru_cache import LruCache
@@ -39,11 +39,8 @@ MOST_COMPOSED: Final = 6
 """Most kinds of a run whose distributions are composed for the answers to its steps: while each kind is new, every step
 would need lattices of its own. Of more, the answers have the epsilon of the Rényi curves."""
 
-FAR_APART: Final = 0.03
-"""Distance of the knots of more kinds."""
-
-SLACK: Final = 1.1
-"""Factor of a distance at which the value of the second one of two knots still counts."""
+RATIO: Final = 1 + 1.1 * APART
+"""Largest ratio of the epsilons of neighbouring knots between which the value of the second one counts."""
 
 RECENT: Final = 64
 """Latest events of a run that are looked at to guess the next ones."""
@@ -58,6 +55,9 @@ REMEMBERED: Final = 1024
 """Workloads with knots."""
 
 LOCKS: Final = 64
+
+_Asked = tuple[NeighboringRelation, float, tuple[tuple[DpEvent, int], ...], tuple[DpEvent, ...], int]
+"""What knots are computed from."""
 
 
 class Workload(NamedTuple):
@@ -115,28 +115,11 @@ class _Knots:
         """Sum the counts."""
         self.totals = [sum(knot.counts) for knot in self.knots]
 
-    @property
-    def composes(self) -> bool:
-        """Whether distributions are composed."""
-        return len(self.events) <= MOST_COMPOSED
-
-    @property
-    def apart(self) -> float:
-        """Distance of the knots."""
-        return APART if self.composes else FAR_APART
-
-    @property
-    def ratio(self) -> float:
-        """Largest ratio of the epsilons of neighbouring knots between which the value of the second one counts."""
-        return 1 + SLACK * self.apart
-
     def job(
         self, relation: NeighboringRelation, delta: float, now: Mapping[DpEvent, int], number: int
     ) -> "Job[list[Knot]]":
         """Compute knots from some counts on."""
-        if self.composes:
-            return Job(tightest_knots, (now, self.cycle, self.events, relation, delta, number))
-        return Job(curve_knots, (now, self.cycle, self.events, delta, number, self.apart))
+        return Job(tightest_knots, (now, self.cycle, self.events, relation, delta, number))
 
     def place(self, counts: tuple[int, ...]) -> int | None:
         """Find the first knot that has no fewer repetitions of any kind."""
@@ -149,13 +132,13 @@ class _Knots:
         if knot.counts == counts:
             return True
         before = self.knots[place - 1] if place else None
-        return before is not None and _covers(counts, before.counts) and knot.epsilon <= before.epsilon * self.ratio
+        return before is not None and _covers(counts, before.counts) and knot.epsilon <= before.epsilon * RATIO
 
     def end(self, place: int) -> int | None:
         """Find the last knot before a gap, if that is near; of one kind, several runs have computed knots."""
         for at in range(place, min(place + NEAR, len(self.knots) - 1)):
             apart = self.totals[at + 1] - self.totals[at]
-            if apart > 1 and self.knots[at + 1].epsilon > self.knots[at].epsilon * self.ratio:
+            if apart > 1 and self.knots[at + 1].epsilon > self.knots[at].epsilon * RATIO:
                 return at
         last = len(self.knots) - 1
         return last if place + NEAR >= last and not self.is_last else None
@@ -196,6 +179,8 @@ class StepEpsilons:
         self._known: LruCache[Workload, _Knots] = LruCache(REMEMBERED)
         self._locks = [Lock() for _ in range(LOCKS)]
         """So that runs which lack the same knots compute them once."""
+        self._computed: LruCache[_Asked, list[Knot]] = LruCache(REMEMBERED)
+        """The knots that steps waited for: runs of one training that begin together have the same counts."""
 
     def find(self, workload: Workload, counts: Counts, event: str) -> tuple[int, float] | None:
         """Find the further repetitions of an event up to which an epsilon holds, and this; None: it is not known."""
@@ -227,8 +212,9 @@ class StepEpsilons:
         self, workload: Workload, now: Mapping[DpEvent, int], event: int, curves: Mapping[DpEvent, RdpCurve]
     ) -> None:
         """Compute knots from some counts on, unless another thread has done it meanwhile."""
-        with self._locks[hash(workload) % len(self._locks)]:
-            known, counts = self._known.get(workload), tuple(now.values())
+        counts = tuple(now.values())
+        with self._locks[hash((workload.kinds, counts)) % len(self._locks)]:
+            known = self._known.get(workload)
             if known is None:
                 known = _Knots(curves, deque(maxlen=RECENT), 0, (), [])
             place = known.place(counts)
@@ -237,7 +223,11 @@ class StepEpsilons:
             number, events = known.next_number(), list(curves)
             cycle = [events[at] for at in known.guess(event)]
             kept = _Knots(curves, known.recent, number, cycle, known.knots if len(curves) == 1 else [])
-            found = kept.job(workload.relation, workload.delta, now, number).result()
+            asked = (workload.relation, workload.delta, tuple(now.items()), tuple(cycle), number)
+            found = self._computed.get(asked)
+            if found is None:
+                found = kept.job(workload.relation, workload.delta, now, number).result()
+                self._computed.put(asked, found)
             self._known.put(workload, kept.with_knots(_in_order(curves, found)))
 
     def _continue(self, workload: Workload, known: _Knots, place: int) -> None:
