@@ -37,12 +37,10 @@ class Knot(NamedTuple):
     epsilon: float
 
 
-def knots_ahead(
-    epsilon: Epsilons, counts: Mapping[DpEvent, int], cycle: Sequence[DpEvent], number: int, apart: float = APART
-) -> list[Knot]:
+def knots_ahead(epsilon: Epsilons, counts: Mapping[DpEvent, int], cycle: Sequence[DpEvent], number: int) -> list[Knot]:
     """Compute epsilons ahead of some counts, while a cycle of events goes on.
 
-    Counts between two knots have at most the epsilon of the second one: it is at most `apart` above that of the first,
+    Counts between two knots have at most the epsilon of the second one: it is at most APART above that of the first,
     unless they are one event apart. A chord would be below the truth, since epsilon is not concave.
 
     Args:
@@ -50,12 +48,11 @@ def knots_ahead(
         counts: now.
         cycle: the events that come next, one after the other and again from the first.
         number: how many knots to compute, at least one; fewer if MOST_STEPS or an infinite epsilon end them.
-        apart: largest rise of epsilon from one knot to the next, relative, unless a single step raises it by more.
 
     Returns:
         Knots with rising epsilons, the first one at the counts now.
     """
-    walk = _Walk(epsilon, counts, cycle, apart)
+    walk = _Walk(epsilon, counts, cycle)
     steps, values = [0], [walk.epsilon(0)]
     step = 1
     while len(steps) < number and values[-1] < inf and steps[-1] < MOST_STEPS:
@@ -63,7 +60,7 @@ def knots_ahead(
         steps.append(steps[-1] + step)
         values.append(value)
         rise = (value / values[-2] - 1) if values[-2] else 0.0
-        step = min(max(int(step * AIM * apart / rise), 1), FARTHEST * step) if rise > 0 else FARTHEST * step
+        step = min(max(int(step * AIM * APART / rise), 1), FARTHEST * step) if rise > 0 else FARTHEST * step
     rising = list(accumulate(reversed(values), min))  # of larger counts no epsilon is smaller
     return [Knot(walk.at(each), value) for each, value in zip(steps, reversed(rising), strict=True)]
 
@@ -71,10 +68,7 @@ def knots_ahead(
 class _Walk:
     """The walk along a cycle of events."""
 
-    def __init__(
-        self, epsilon: Epsilons, counts: Mapping[DpEvent, int], cycle: Sequence[DpEvent], apart: float
-    ) -> None:
-        self._apart = apart
+    def __init__(self, epsilon: Epsilons, counts: Mapping[DpEvent, int], cycle: Sequence[DpEvent]) -> None:
         self._epsilon_of = epsilon
         self._counts = counts
         self._cycle = cycle
@@ -82,11 +76,11 @@ class _Walk:
 
     def step(self, start: int, epsilon: float, guess: int) -> tuple[int, float]:
         """Find about the most steps, at least one, for which epsilon rises by the distance, and the epsilon."""
-        most, step = epsilon * (1 + self._apart), min(guess, MOST_STEPS - start)
+        most, step = epsilon * (1 + APART), min(guess, MOST_STEPS - start)
         found = self.epsilon(start + step)
         while found > most and step > 1:
             rise = found / epsilon - 1 if epsilon else inf
-            step = max(min(int(step * AIM * self._apart / rise), step * 3 // 4), 1)
+            step = max(min(int(step * AIM * APART / rise), step * 3 // 4), 1)
             found = self.epsilon(start + step)
         return step, found
 

@@ -51,11 +51,6 @@ def read_epsilon(tx: Connection, organisation_id: str, record: AccountRecord, de
     return read_epsilons(tx, organisation_id, [(record, delta)])[0]
 
 
-def read_run_epsilon(tx: Connection, organisation_id: str, path: Sequence[AccountRecord]) -> float:
-    """Read the epsilon of the run of a path at the delta of the limit that governs it."""
-    return read_epsilons(tx, organisation_id, [(path[-1], delta_of_run([each.account for each in path]))])[0]
-
-
 def delta_of_run(path: Sequence[Account]) -> float:
     """Get the delta of the limit that governs the run of a path: its own, or that of the nearest account above."""
     limit = governing_of(path).limit
