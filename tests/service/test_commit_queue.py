@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, TimeoutError  # noq
 
 from app.ledger.errors import LedgerUnavailableError, NotFoundError
 from app.persistence.database import ALL_TENANTS, Database
-from app.service.charging import commit_queue
+from app.service.charging import commit_queue, readings
 from app.service.charging.commit_queue import CommitQueue
 from app.service.charging.groups import commit_group
 from app.service.charging.requests import StepRequest, StepResult
@@ -22,7 +22,17 @@ from app.service.verification.verify import verify
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
 from tests.service.prepared_ledgers import ATTESTED
-from tests.service.step_commands import HUGE, LOUD, PATIENCE_SECONDS, QUIET, CommandRunner, another, request, sound
+from tests.service.step_commands import (
+    HUGE,
+    LOUD,
+    PATIENCE_SECONDS,
+    QUIET,
+    CommandRunner,
+    another,
+    computed_at_once,
+    request,
+    sound,
+)
 from tests.service.tampering import set_run, tampering
 
 
@@ -57,6 +67,12 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
     made = Groups()
     monkeypatch.setattr(commit_queue, "commit_group", made.commit)
     return made
+
+
+@pytest.fixture(autouse=True)
+def known_epsilons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step waits for its epsilon, whatever ran before in this process."""
+    monkeypatch.setattr(readings, "_epsilon", computed_at_once)
 
 
 @pytest.fixture

@@ -242,6 +242,7 @@ def test_step_whose_distributions_take_too_long_has_the_epsilon_of_its_curves(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(STEP_EPSILONS, "_known", LruCache(4))
+    monkeypatch.setattr(STEP_EPSILONS, "_computed", LruCache(4))
     monkeypatch.setattr(CountedEpsilons, "epsilon", too_expensive)
     Pool(monkeypatch, LedgerUnavailableError("It died."))
     for steps in range(1, 20):
