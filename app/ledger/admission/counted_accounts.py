@@ -71,7 +71,8 @@ class CountedAccount:
         updated_at: time of the last one, or of the record.
         from_held: whether all these repetitions are taken out of what the account holds.
         room: before the repetitions of the current event; None if the rule must decide.
-        shares: for the used share, of what is spent; None until it is asked for.
+        before: spent before the repetitions of the current event; None until it is asked for.
+        shares: for the used share, of the same; None until it is asked for.
         epsilon: of a run, up to which number of repetitions of the current event it is known, and the epsilon.
     """
 
@@ -85,6 +86,7 @@ class CountedAccount:
     updated_at: datetime = field(init=False)
     from_held: bool = False
     room: Room | None = field(default=None, repr=False)
+    before: RdpCurve | None = field(default=None, repr=False)
     shares: UsedShares | None = field(default=None, repr=False)
     epsilon: KnownEpsilon | None = None
 
@@ -139,7 +141,7 @@ class CountedAccount:
     def _forget_counts(self) -> None:
         self.charged, self.event, self.curve, self.cost = {}, "", None, None
         self.count = 0
-        self.room = self.shares = self.epsilon = None
+        self.room = self.before = self.shares = self.epsilon = None
 
     def is_current(self, event: str, curve: RdpCurve, *, from_held: bool) -> bool:
         """Check whether this event is the one that is counted, and from where."""
@@ -172,7 +174,7 @@ class CountedAccount:
         if self.shares is None:
             assert self.cost is not None, "its event is counted"
             account = self.record.account
-            self.shares = UsedShares.of(account, account.counting(self._spent(self.charged)), self.cost)
+            self.shares = UsedShares.of(account, account.counting(self._spent_before()), self.cost)
         return self.shares.after(self.count + number)
 
     def counts_after(self, number: int) -> Counts | None:
@@ -182,9 +184,9 @@ class CountedAccount:
         return counts_with(self.record.compacted, {**uncompacted, self.event: (times + number, taken)})
 
     def spent_after(self, number: int) -> RdpCurve:
-        """Add up what is spent after a further `number` of repetitions."""
+        """Add up the losses after a further `number` of repetitions."""
         assert self.cost is not None, "its event is counted"
-        return self._spent(self.charged) + self.cost.times(self.count + number)
+        return self._spent_before() + self.cost.times(self.count + number)
 
     def _is_plain(self, event: str) -> bool:
         """Check that only the limit and window decide, and that the curves need not be written."""
@@ -215,11 +217,19 @@ class CountedAccount:
             self.room = Room.of(self.settled().account, cost, watermark, from_held=from_held)
         else:
             self.room = self.room.after(self.count, cost, watermark)
+            if self.before is not None and self.cost is not None:
+                self.before = self.before + self.cost.times(self.count)
             if self.shares is not None:
                 self.shares = self.shares.charged(self.count, cost)
             self.charged = self._counts()
         self.event, self.curve, self.cost, self.count, self.epsilon = event, curve, cost, 0, None
         return True
+
+    def _spent_before(self) -> RdpCurve:
+        """Add up the losses before the repetitions of the current event, once."""
+        if self.before is None:
+            self.before = self._spent(self.charged)
+        return self.before
 
     def _spent(self, charged: Mapping[str, tuple[RdpCurve, int]]) -> RdpCurve:
         """Add charges to the account's curve."""
