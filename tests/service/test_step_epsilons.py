@@ -15,9 +15,10 @@ from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
 from app.accounting.pld.counted_epsilons import CountedEpsilons
 from app.accounting.rdp import event_curve
 from app.accounting.tightest_epsilon import tightest_epsilon, tightest_knots
+from app.ledger.admission.epsilons_ahead import EpsilonAhead
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
 from app.persistence.lru_cache import LruCache
-from app.service.charging import step_epsilons
+from app.service.charging import workload_knots
 from app.service.charging.step_epsilons import MOST_COMPOSED, STEP_EPSILONS, StepEpsilons, Workload
 from app.service.worker_pool import WORKER_POOL, Job
 from tests.api.trainer import LOUD, QUIET, Trainer, gaussian
@@ -62,18 +63,18 @@ class Run:
         """Charge steps, and get epsilon; what is missing is computed first."""
         self.counts[event] = self.counts.get(event, 0) + count
         found = self.find(event)
-        if found is None:
+        if not found:
             self.waits += 1
             counts, workload = self._named(), self._workload()
             events = {fingerprint(each): (each, curve_of(each)) for each in self.counts}
             self.table.missing(workload, counts, fingerprint(event), events).compute("org")
             found = self.find(event)
-        assert found is not None, "what was missing was computed"
-        further, epsilon = found
-        assert further >= 0
-        return epsilon
+        assert found, "what was missing was computed"
+        for each in found:
+            assert all(count <= each.most[kind] for kind, count in self._named().items())
+        return found[0].epsilon
 
-    def find(self, event: DpEvent) -> tuple[int, float] | None:
+    def find(self, event: DpEvent) -> list[EpsilonAhead]:
         return self.table.find(self._workload(), self._named(), fingerprint(event))
 
     def _workload(self) -> Workload:
@@ -281,7 +282,7 @@ def test_runs_that_begin_alike_compute_their_knots_once(idle: Pool, monkeypatch:
     known = StepEpsilons()
     first = Run(known, "first")
     answers = [first.take(kind) for kind in KINDS[:3]]
-    monkeypatch.setattr(step_epsilons, "tightest_knots", pytest.fail)
+    monkeypatch.setattr(workload_knots, "tightest_knots", pytest.fail)
     second = Run(known, "second")
     assert [second.take(kind) for kind in KINDS[:3]] == answers
     assert second.waits == first.waits - 1, "one kind's knots are those of every run"

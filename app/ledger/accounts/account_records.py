@@ -213,11 +213,16 @@ class AccountRecord:
 
 def counts_with(compacted: Counts | None, uncompacted: UncompactedCharges) -> Counts | None:
     """Count all charges by event; None if they are not counted, or are of more than MOST_KINDS events."""
-    if compacted is None:
+    return added_counts(compacted, {event: times for event, (times, _) in uncompacted.items()})
+
+
+def added_counts(counts: Counts | None, further: Counts) -> Counts | None:
+    """Add further charges to counts; None if they are not counted, or are of more than MOST_KINDS events."""
+    if counts is None:
         return None
-    total = dict(compacted)
-    for event, (times, _) in uncompacted.items():
-        total[event] = total.get(event, 0) + times
+    total = dict(counts)
+    for event, count in further.items():
+        total[event] = total.get(event, 0) + count
     return total if len(total) <= MOST_KINDS else None
 
 

@@ -32,16 +32,14 @@ from app.ledger.accounts.account_records import (
     AccountRecord,
     Counts,
     UncompactedCharges,
-    counts_with,
+    added_counts,
 )
 from app.ledger.admission.admission import Admission, governing_of
+from app.ledger.admission.epsilons_ahead import EpsilonAhead, EpsilonAtOrder
 from app.ledger.admission.repetition_room import Room, UsedShares
 from app.ledger.filter.parallel_exposure import is_exact, without
 from app.ledger.plan.plan_filter import repeated
 from app.ledger.step_events import PricedStep
-
-KnownEpsilon = tuple[int, float]
-"""A number of repetitions of the current event, and an epsilon that holds up to it."""
 
 
 class CountMark(NamedTuple):
@@ -70,10 +68,11 @@ class CountedAccount:
         version: of the account after all charges, each of which made a new one.
         updated_at: time of the last one, or of the record.
         from_held: whether all these repetitions are taken out of what the account holds.
+        earlier: its repetitions before, which `charged` has.
         room: before the repetitions of the current event; None if the rule must decide.
-        before: spent before the repetitions of the current event; None until it is asked for.
         shares: for the used share, of the same; None until it is asked for.
-        epsilon: of a run, up to which number of repetitions of the current event it is known, and the epsilon.
+        ahead: of a run, the epsilons that are known for the next charges, rising; for repetitions since the record.
+        at_order: of a run, how its epsilon follows from the loss at one order, if none is known ahead.
     """
 
     record: AccountRecord
@@ -84,11 +83,12 @@ class CountedAccount:
     count: int = 0
     version: int = field(init=False)
     updated_at: datetime = field(init=False)
+    earlier: int = 0
     from_held: bool = False
     room: Room | None = field(default=None, repr=False)
-    before: RdpCurve | None = field(default=None, repr=False)
     shares: UsedShares | None = field(default=None, repr=False)
-    epsilon: KnownEpsilon | None = None
+    ahead: Sequence[EpsilonAhead] = ()
+    at_order: EpsilonAtOrder | None = None
 
     def __post_init__(self) -> None:
         """Begin at the record's version."""
@@ -140,8 +140,9 @@ class CountedAccount:
 
     def _forget_counts(self) -> None:
         self.charged, self.event, self.curve, self.cost = {}, "", None, None
-        self.count = 0
-        self.room = self.before = self.shares = self.epsilon = None
+        self.count = self.earlier = 0
+        self.ahead = ()
+        self.room = self.shares = self.at_order = None
 
     def is_current(self, event: str, curve: RdpCurve, *, from_held: bool) -> bool:
         """Check whether this event is the one that is counted, and from where."""
@@ -167,6 +168,7 @@ class CountedAccount:
         if self.record is not mark.record or self.charged is not mark.charged or self.event != mark.event:
             return False
         self.count, self.version, self.updated_at = mark.repetitions, mark.version, mark.updated_at
+        self.ahead = ()
         return True
 
     def used(self, number: int) -> float:
@@ -174,19 +176,43 @@ class CountedAccount:
         if self.shares is None:
             assert self.cost is not None, "its event is counted"
             account = self.record.account
-            self.shares = UsedShares.of(account, account.counting(self._spent_before()), self.cost)
+            spent = account.counting(self._spent(self.charged))
+            self.shares = UsedShares.of(account, spent, self.cost, self.room)
         return self.shares.after(self.count + number)
+
+    def epsilon(self, number: int) -> float | None:
+        """Get a run's epsilon after a further `number` of repetitions; None if it is not known ahead."""
+        repetitions = self.earlier + self.count + number
+        while self.ahead:
+            most, epsilon = self.ahead[0]
+            if repetitions <= most.get(self.event, -1):
+                return epsilon
+            self.ahead = self.ahead[1:]
+        if self.at_order is None or self.cost is None:
+            return None
+        return self.at_order.after(self.cost, self.count + number)
 
     def counts_after(self, number: int) -> Counts | None:
         """Count all charges by event after a further `number` of repetitions; None if they are not counted."""
-        uncompacted = self.uncompacted
-        times, taken = uncompacted.get(self.event, (0, 0))
-        return counts_with(self.record.compacted, {**uncompacted, self.event: (times + number, taken)})
+        return added_counts(self.record.counts, self.since(number))
 
-    def spent_after(self, number: int) -> RdpCurve:
-        """Add up the losses after a further `number` of repetitions."""
+    def since(self, number: int) -> Counts:
+        """Count the charges since the record by event, after a further `number` of repetitions."""
+        found = {event: count for event, (_, count) in self.charged.items()}
+        found[self.event] = self.earlier + self.count + number
+        return found
+
+    def choose_order(self, number: int, delta: float) -> None:
+        """Choose the order that tells a run's epsilon at delta after a further `number` of repetitions."""
         assert self.cost is not None, "its event is counted"
-        return self._spent_before() + self.cost.times(self.count + number)
+        account, count = self.record.account, self.count + number
+        spent = self._spent(self.charged) + self.cost.times(count)
+        found = EpsilonAtOrder.of(spent, account.grid_version, delta)
+        if found is not None:
+            self.at_order = found.charged(self.cost, -count)
+        else:
+            epsilon = replace(account, spent=spent).rdp_epsilon(delta)
+            self.ahead = (EpsilonAhead({self.event: self.earlier + count}, epsilon),)
 
     def _is_plain(self, event: str) -> bool:
         """Check that only the limit and window decide, and that the curves need not be written."""
@@ -216,20 +242,15 @@ class CountedAccount:
         if self.room is None:
             self.room = Room.of(self.settled().account, cost, watermark, from_held=from_held)
         else:
-            self.room = self.room.after(self.count, cost, watermark)
-            if self.before is not None and self.cost is not None:
-                self.before = self.before + self.cost.times(self.count)
+            before, self.room = self.room, self.room.after(self.count, cost, watermark)
             if self.shares is not None:
-                self.shares = self.shares.charged(self.count, cost)
+                self.shares = self.shares.charged(self.count, cost, before, self.room)
+            if self.at_order is not None and self.cost is not None:
+                self.at_order = self.at_order.charged(self.cost, self.count)
             self.charged = self._counts()
-        self.event, self.curve, self.cost, self.count, self.epsilon = event, curve, cost, 0, None
+        self.event, self.curve, self.cost, self.count = event, curve, cost, 0
+        _, self.earlier = self.charged.get(event, (curve, 0))
         return True
-
-    def _spent_before(self) -> RdpCurve:
-        """Add up the losses before the repetitions of the current event, once."""
-        if self.before is None:
-            self.before = self._spent(self.charged)
-        return self.before
 
     def _spent(self, charged: Mapping[str, tuple[RdpCurve, int]]) -> RdpCurve:
         """Add charges to the account's curve."""
@@ -243,8 +264,7 @@ class CountedAccount:
         if not self.count:
             return self.charged
         assert self.cost is not None, "something was charged"
-        _, earlier = self.charged.get(self.event, (None, 0))
-        return {**self.charged, self.event: (self.cost, earlier + self.count)}
+        return {**self.charged, self.event: (self.cost, self.earlier + self.count)}
 
 
 def _used_further(used: Usage, cost: RdpCurve, count: int) -> Usage:

@@ -1,13 +1,14 @@
 """Room of an account for repetitions of one event: at its orders, by its plan, below alert thresholds (ADR 0033)."""
 
+from dataclasses import dataclass
 from math import isinf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from app.accounting.curves import EXHAUSTED, RdpCurve, added
 from app.accounting.exact_losses import quotient
 from app.ledger.accounts.account import MOST_USED, Account
 from app.ledger.accounts.account_records import ThresholdWatermark
-from app.ledger.filter.filter_orders import FilterOrders
+from app.ledger.filter.filter_orders import FilterOrders, LeastShare
 from app.ledger.filter.filters import UNLIMITED
 from app.ledger.plan.plan_filter import Coordinates, repeated, repetitions
 from app.ledger.plan.plans import Plan
@@ -39,22 +40,32 @@ class PlanRoom(NamedTuple):
         return PlanRoom.of(self.owner, self.plan, repeated(self.taken, self.cost, count), cost)
 
 
-class UsedShares(NamedTuple):
+LOOK_AHEAD: Final = 64
+"""Repetitions for which the order that decides is looked up together."""
+
+
+@dataclass(slots=True, eq=False)
+class UsedShares:
     """Shares of an account's capacity before repetitions of an event, for the share after them.
 
     Args:
         orders: its loss and the event's cost at the orders of its filter; None without a limit.
         plan: id of the account, capacity of its plan, what is used of it and by a repetition; None without one.
         own_delta: the share of own deltas that counts (`Account.used`), which the event does not change.
+        least: the order that decided last.
     """
 
     orders: FilterOrders | None
     plan: tuple[str, Coordinates, Coordinates, Coordinates] | None
     own_delta: float
+    least: LeastShare | None = None
 
     @classmethod
-    def of(cls, account: Account, spent: RdpCurve, cost: RdpCurve) -> "UsedShares":
-        """Take the shares of a loss, and the cost of an event without a delta of its own."""
+    def of(cls, account: Account, spent: RdpCurve, cost: RdpCurve, room: "Room | None") -> "UsedShares":
+        """Take the shares of a loss, and the cost of an event without a delta of its own.
+
+        Where nothing is held, the account's room has the same loss at the same orders.
+        """
         if account.limit is None:
             return cls(None, None, 0.0)
         gate, owner = account.bounds(), account.id
@@ -62,11 +73,14 @@ class UsedShares(NamedTuple):
         if account.plan is not None and owner in spent.used:
             plan = owner, account.plan.capacity, spent.used[owner], cost.used[owner]
         own_delta = 0.0 if account.planned else quotient(spent.delta, gate.room)
-        return cls(FilterOrders.of(gate, spent, cost), plan, own_delta)
+        orders = None if room is None or not account.held.is_zero else room.orders
+        return cls(orders or FilterOrders.of(gate, spent, cost), plan, own_delta)
 
-    def charged(self, count: int, cost: RdpCurve) -> "UsedShares":
-        """Charge the repetitions, and continue with another event."""
-        orders, plan = None if self.orders is None else self.orders.after(count, cost), None
+    def charged(self, count: int, cost: RdpCurve, before: "Room", after: "Room") -> "UsedShares":
+        """Charge the repetitions, and continue with another event, as the room has done."""
+        orders, plan = self.orders, None
+        if orders is not None:
+            orders = after.orders if orders is before.orders else orders.after(count, cost)
         if self.plan is not None:
             owner, capacity, used, each = self.plan
             plan = owner, capacity, repeated(used, each, count), cost.used[owner]
@@ -76,7 +90,10 @@ class UsedShares(NamedTuple):
         """Compute the used share after repetitions."""
         if self.orders is None:
             return 0.0
-        least = self.orders.used(count)
+        known = self.least
+        if known is None or not known.first <= count <= known.last:
+            known = self.least = self.orders.least_share(count, 0 if known is None else LOOK_AHEAD)
+        least = min(known.after(count), self.orders.exact_share(count))
         if self.plan is not None:
             _, capacity, used, each = self.plan
             least = min(least, max(map(quotient, repeated(used, each, count), capacity)))

@@ -64,14 +64,49 @@ class FilterOrders(NamedTuple):
         exactly = exact_repetitions(self.gate.most - self.exact_spent, self.exact_cost)
         return (max(most, exactly), endless) if self.exact_cost else (most, max(endless, exactly))
 
-    def used(self, count: int) -> float:
-        """Compute the share of the bounds that the loss takes after repetitions, as `FilterBounds.used` does."""
-        least = inf
-        for bound, spent, cost in zip(self.bounds, self.spent, self.cost, strict=True):
-            loss = spent + cost * count
-            if bound > 0 and loss < EXHAUSTED:
-                least = min(least, loss / bound)
+    def least_share(self, count: int, ahead: int = 0) -> "LeastShare":
+        """Find the order that has the least share of its bound after repetitions, and look some further ones ahead."""
+        _, place = self._least(count)
+        if ahead:
+            share, later = self._least(count + ahead)
+            ahead = ahead if later == place and share <= 1 else 0  # above 1, infinite orders are left out
+        return LeastShare(count, count + ahead, self.bounds[place], self.spent[place], self.cost[place])
+
+    def _least(self, count: int) -> tuple[float, int]:
+        """Compute the least share of a bound after repetitions, infinite without one, and the place of its order."""
+        rows = zip(self.bounds, self.spent, self.cost, strict=True)
+        losses = [(bound, spent + cost * count) for bound, spent, cost in rows]
+        shares = [loss / bound if bound > 0 and loss < EXHAUSTED else inf for bound, loss in losses]
+        least = min(shares)
+        return least, shares.index(least)
+
+    def exact_share(self, count: int) -> float:
+        """Compute the exact loss after repetitions as a share of the largest one; infinite without a bound."""
         if self.exact_spent == self.gate.unbounded:
-            return least
-        exact = min(self.exact_spent + self.exact_cost * count, self.gate.unbounded)
-        return min(least, self.gate.exact_share(exact))
+            return inf
+        return self.gate.exact_share(min(self.exact_spent + self.exact_cost * count, self.gate.unbounded))
+
+
+class LeastShare(NamedTuple):
+    """The order at which a loss takes the least share of its bound, from some number of repetitions to another one.
+
+    The least of shares that rise linearly is concave. So an order that has it at both ends has it between them.
+
+    Args:
+        first: number of repetitions.
+        last: the largest one.
+        bound: units at the order; of all orders without a positive one, any.
+        spent: before the repetitions.
+        cost: of one.
+    """
+
+    first: int
+    last: int
+    bound: int
+    spent: int
+    cost: int
+
+    def after(self, count: int) -> float:
+        """Compute the share after repetitions, as `FilterBounds.used` does; infinite if no order has a bound."""
+        loss = self.spent + self.cost * count
+        return loss / self.bound if self.bound > 0 and loss < EXHAUSTED else inf

@@ -6,7 +6,7 @@ Results are handed on after the commit of their group.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -158,32 +158,41 @@ class CommitQueue:
                 group = _next_group(lane)
                 with TRACES.shared("commit", [waiting.span for waiting in group]):
                     outcomes = await self._committed([waiting.command for waiting in group])
-                for waiting, outcome in zip(group, outcomes, strict=True):
-                    self._settle(waiting, outcome)
+                self._settle(group, outcomes)
                 group = []
         finally:  # even if the writer is cancelled, every request gets a result
             del self._lanes[name], self._writers[name]
             for waiting in (*group, *lane):
                 waiting.done(LedgerUnavailableError(_CRASHED))
 
-    def _settle(self, waiting: _Waiting, outcome: "CommandResult | Exception") -> None:
-        """Hand on a final result, or prepare the command for another attempt."""
-        if isinstance(outcome, NotReady):
-            task = asyncio.create_task(self._prepare(waiting, outcome))
-            self._preparing.add(task)
-            task.add_done_callback(self._preparing.discard)
-        else:
+    def _settle(self, group: Sequence[_Waiting], outcomes: "Sequence[CommandResult | Exception]") -> None:
+        """Hand on final results, and prepare the other commands for another attempt."""
+        unready: dict[NotReady, list[_Waiting]] = {}
+        for waiting, outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, NotReady):
+                unready.setdefault(outcome, []).append(waiting)
+                continue
             if isinstance(outcome, StepResult):
                 metrics.STEP_AUTHORIZATION.observe(perf_counter() - waiting.asked_at)
             waiting.done(outcome)
+        for missing, several in unready.items():
+            task = asyncio.create_task(self._prepare(several, missing))
+            self._preparing.add(task)
+            task.add_done_callback(self._preparing.discard)
 
-    async def _prepare(self, waiting: _Waiting, missing: NotReady) -> None:
-        """Meet a prerequisite beside the queue, and let the command wait again: nothing was decided."""
+    async def _prepare(self, several: list[_Waiting], missing: NotReady) -> None:
+        """Meet the prerequisite of the first of several commands beside the queue, and let them wait again in order."""
+        first = several[0]
         try:
-            await self._meet(waiting.command, missing)
-            self._enqueue(waiting)
-        except Exception as error:  # noqa: BLE001 - it is the request's
-            waiting.done(error)
+            await self._meet(first.command, missing)
+        except Exception as error:  # noqa: BLE001 - it is the first request's alone
+            first.done(error)
+            del several[0]
+        for waiting in several:  # nothing was decided
+            try:
+                self._enqueue(waiting)
+            except LedgerUnavailableError as error:
+                waiting.done(error)
 
     async def _meet(self, command: StepCommand, missing: NotReady) -> None:
         """Meet a prerequisite of a command, without a lock."""

@@ -1,17 +1,16 @@
 """Steps that fit by counting: decided on the rows that the last group left, and charged to them in place."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
-from app.accounting.epsilon_knots import APART
 from app.accounting.events import DpEvent, RepeatAndSelect
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.admission.admission import Admission, governing_of
-from app.ledger.admission.counted_accounts import CountedAccount, CountMark, KnownEpsilon, admit_by_counting
+from app.ledger.admission.counted_accounts import CountedAccount, CountMark, admit_by_counting
 from app.ledger.errors import PermissionDeniedError
 from app.ledger.filter.limits import Limit
 from app.ledger.runs.decisions import Decision, DecisionEntry, Reading, entry_hash, entry_of
@@ -249,24 +248,28 @@ class CountedSteps:
 
 def _read(known: _Counted, own: CountedAccount, number: int, used: float) -> Reading | None:
     """Read a run's numbers after a further number of repetitions that fit; None: its epsilon is not known yet."""
-    limit = known.governing
-    if own.epsilon is None or own.count + number > own.epsilon[0]:
-        own.epsilon = _epsilon_ahead(own, number, limit.shown_delta)
-        if own.epsilon is None:
+    limit, epsilon = known.governing, own.epsilon(number)
+    if epsilon is None:
+        _look_ahead(own, number, limit.shown_delta)
+        epsilon = own.epsilon(number)
+        if epsilon is None:
             return None
-    return Reading(min(own.epsilon[1], limit.epsilon), limit, used)
+    return Reading(min(epsilon, limit.epsilon), limit, used)
 
 
-def _epsilon_ahead(own: CountedAccount, number: int, delta: float) -> KnownEpsilon | None:
-    """Find an epsilon that holds after a number of repetitions, and up to how many; None: it must be computed."""
-    counts, account, after = own.counts_after(number), own.record.account, own.count + number
-    if counts is not None and len(counts) <= MOST_COMPOSED:
-        workload = Workload.of(account.relation, delta, account.id, counts)
-        found = STEP_EPSILONS.find(workload, counts, own.event)
-        return None if found is None else (after + found[0], found[1])
-    after += int(APART * after)
-    spent = own.spent_after(after - own.count)
-    return after, replace(account, spent=spent).rdp_epsilon(delta)
+def _look_ahead(own: CountedAccount, number: int, delta: float) -> None:
+    """Look up the epsilons that a run may have after a further number of repetitions and after the next ones."""
+    counts, account = own.counts_after(number), own.record.account
+    if counts is None or len(counts) > MOST_COMPOSED:
+        own.choose_order(number, delta)
+        return
+    found = STEP_EPSILONS.find(Workload.of(account.relation, delta, account.id, counts), counts, own.event)
+    if not found and STEP_EPSILONS.is_busy:
+        own.choose_order(number, delta)
+        return
+    since = own.since(number)
+    before = {event: count - since.get(event, 0) for event, count in counts.items()}
+    own.ahead = [each.less(before) for each in found]
 
 
 def _follows(context: RequestContext, run: Run) -> bool:

@@ -87,7 +87,8 @@ def commit_group(
 ) -> list[CommandResult]:
     """Decide commands in order and commit the decisions in one transaction: first what can be counted.
 
-    Each command has its own result; a failed one changes nothing. Only on SQLite may a group mix organisations.
+    Each command has its own result; a failed one changes nothing. Those of a run behind one that lacks a prerequisite
+    wait for it, too: they follow its steps. Only on SQLite may a group mix organisations.
 
     Raises:
         WriteLockBusyError: another writer is active and `wait` is false; nothing was done.
@@ -112,9 +113,16 @@ def commit_group(
             others = [place for place in range(len(commands)) if place not in outcomes]
             left = _wanted([commands[place] for place in others]) if others else {}
             works = {owner: load(tx, state, owner, left[owner], rows, trusting=trusting) for owner in sorted(left)}
+            unready: dict[str, NotReady] = {}
             for place in others:
-                work = works[commands[place].context.organisation_id]
-                outcomes[place] = decide_command(tx, state, work, commands[place])
+                run_id = commands[place].request.run_id
+                if run_id not in unready:
+                    work = works[commands[place].context.organisation_id]
+                    outcomes[place] = decide_command(tx, state, work, commands[place])
+                else:
+                    outcomes[place] = unready[run_id]
+                if isinstance(outcome := outcomes[place], NotReady):
+                    unready[run_id] = outcome
             if works:
                 save(tx, *works.values())
     except BaseException:

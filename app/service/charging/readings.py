@@ -47,8 +47,10 @@ def _epsilon(work: UnitOfWork, own: Account, delta: float, steps: Sequence[Price
     workload = Workload.of(own.relation, delta, own.id, counts)
     event = fingerprint(steps[-1].step.event) if steps else workload.kinds[0]
     found = STEP_EPSILONS.find(workload, counts, event)
-    if found is not None:
-        return found[1]
+    if found:
+        return found[0].epsilon
+    if STEP_EPSILONS.is_busy:
+        return own.rdp_epsilon(delta)
     kinds = {**work.kinds, **{fingerprint(each.step.event): (each.step.event, each.curve) for each in steps}}
     lacking = counts.keys() - kinds.keys()
     if lacking:

@@ -49,6 +49,14 @@ def gates(draw: st.DrawFn) -> FilterBounds:
     )
 
 
+def used(orders: FilterOrders, count: int, first: int, ahead: int) -> float:
+    """The share after repetitions, with the order that was looked up after fewer of them if that holds."""
+    found = orders.least_share(first, ahead)
+    if not found.first <= count <= found.last:
+        found = orders.least_share(count)
+    return min(found.after(count), orders.exact_share(count))
+
+
 @given(gates(), curves(), st.integers(0, 2), st.lists(st.tuples(curves(), counts), min_size=1, max_size=4), counts)
 def test_orders_count_as_the_bounds(
     gate: FilterBounds, begun: RdpCurve, delta: int, charges: list[tuple[RdpCurve, int]], further: int
@@ -66,7 +74,8 @@ def test_orders_count_as_the_bounds(
             counted = max(most - charged, endless)
             assert counted == ruled if ruled >= 0 else counted < 0
         for repeated in (count, count + further):
-            assert orders.used(repeated) == gate.used(spent + curve.times(repeated))
+            for ahead in (0, 1, further):
+                assert used(orders, repeated, count, ahead) == gate.used(spent + curve.times(repeated))
         spent = spent + curve.times(count)
         orders = orders.after(count, charges[(number + 1) % len(charges)][0])
 
@@ -85,5 +94,15 @@ def test_infinite_orders_are_left_out(gate: FilterBounds) -> None:
     spent, cost = curve(5, EXHAUSTED, 0), curve(1, 2, EXHAUSTED)
     orders = FilterOrders.of(gate, spent, cost)
     assert orders.repetitions() == (85, -1)
-    assert orders.used(3) == gate.used(spent + cost.times(3)) == 8 / 90
-    assert orders.after(1, spent).used(1) == gate.used(spent + cost + spent)
+    assert used(orders, 3, 3, 0) == gate.used(spent + cost.times(3)) == 8 / 90
+    assert used(orders.after(1, spent), 1, 1, 0) == gate.used(spent + cost + spent)
+
+
+def test_order_that_decides_is_looked_up_as_far_as_it_does(gate: FilterBounds) -> None:
+    orders = FilterOrders.of(gate, curve(0, 30, 60), curve(3, 2, 1))
+    assert orders.least_share(0, 10) == (0, 10, 90, 0, 3)
+    assert orders.least_share(0, 40) == (0, 0, 90, 0, 3)  # then another one has the least
+    assert orders.least_share(31, 20) == (31, 51, 90, 60, 1)
+    assert orders.least_share(31, 29) == (31, 60, 90, 60, 1)
+    for count in range(31, 52):
+        assert orders.least_share(31, 20).after(count) == gate.used(curve(3 * count, 30 + 2 * count, 60 + count))

@@ -1,0 +1,67 @@
+"""Epsilons of a run that are known before the charges at which they hold."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from app.accounting.conversion import conversion_prices, epsilon_of_curve, remaining_delta
+from app.accounting.curves import PURE, UNIT, RdpCurve, orders
+
+GROWTH: Final = 16
+"""A loss may grow by one part in so many until the order is chosen anew. Where epsilon is least, divergence and price
+are about equal: at 17/16 of the loss the order that was best before proves at most 0.05 % more than the best one."""
+
+EXACT: Final = 2**53
+"""Divergences in units up to which floating point has each."""
+
+
+class EpsilonAhead(NamedTuple):
+    """An epsilon that holds up to some repetitions.
+
+    Args:
+        most: repetitions by the fingerprint of their event; of other events there are none.
+        epsilon: nats.
+    """
+
+    most: Mapping[str, int]
+    epsilon: float
+
+    def less(self, before: Mapping[str, int]) -> "EpsilonAhead":
+        """Count from some repetitions on."""
+        return EpsilonAhead({event: count - before[event] for event, count in self.most.items()}, self.epsilon)
+
+
+class EpsilonAtOrder(NamedTuple):
+    """The order at which a run's epsilon is about the least that its Rényi curve proves.
+
+    Args:
+        place: of the order on the grid.
+        price: nats that the conversion adds there.
+        spent: units there, before the repetitions of the current event.
+        most: units up to which the order is kept.
+    """
+
+    place: int
+    price: float
+    spent: int
+    most: int
+
+    @classmethod
+    def of(cls, spent: RdpCurve, grid_version: int, delta: float) -> "EpsilonAtOrder | None":
+        """Choose the order for a loss that no repetition follows yet; None if no order decides."""
+        grid = orders(grid_version)
+        best = epsilon_of_curve(grid, spent, delta)
+        place = int((grid == best.order).argmax())
+        units = spent.values.item(place)
+        most = units + units // GROWTH
+        if best.order == PURE or not best.epsilon or most > EXACT:
+            return None
+        return cls(place, conversion_prices(grid, remaining_delta(delta, spent.delta)).item(place), units, most)
+
+    def charged(self, cost: RdpCurve, count: int) -> "EpsilonAtOrder":
+        """Add repetitions, or take them out, and continue with another event."""
+        return self._replace(spent=self.spent + cost.values.item(self.place) * count)
+
+    def after(self, cost: RdpCurve, count: int) -> float | None:
+        """Compute epsilon after repetitions; None if the order must be chosen anew."""
+        units = self.spent + cost.values.item(self.place) * count
+        return units * UNIT + self.price if units <= self.most else None
