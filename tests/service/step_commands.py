@@ -106,7 +106,7 @@ class CommandRunner:
         command.context.costs.searches = 10**6  # a refusal goes without the noise that fits
 
 
-_EPSILON = readings._epsilon
+EPSILON = readings._epsilon
 
 
 @contextmanager
@@ -118,10 +118,10 @@ def epsilons_at_once() -> Iterator[None]:
 
 def computed_at_once(work: UnitOfWork, *others: Any) -> float:  # noqa: ANN401 - passed on
     try:
-        return _EPSILON(work, *others)
+        return EPSILON(work, *others)
     except CostNotReadyError as missing:
         missing.compute(work.organisation_id)
-        return _EPSILON(work, *others)
+        return EPSILON(work, *others)
 
 
 def organisation(ledger: Ledger, name: str = "hospital") -> str:

@@ -12,17 +12,20 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError, TimeoutError  # noqa: A004 - of its pool
 
-from app.ledger.errors import LedgerUnavailableError, NotFoundError
+from app.accounting.events import Gaussian
+from app.ledger.errors import LedgerUnavailableError, NotFoundError, RateLimitedError
 from app.persistence.database import ALL_TENANTS, Database
 from app.service.charging import commit_queue, readings
 from app.service.charging.commit_queue import CommitQueue
 from app.service.charging.groups import commit_group
 from app.service.charging.requests import StepRequest, StepResult
+from app.service.costing import CostNotReadyError
 from app.service.verification.verify import verify
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
 from tests.service.prepared_ledgers import ATTESTED
 from tests.service.step_commands import (
+    EPSILON,
     HUGE,
     LOUD,
     PATIENCE_SECONDS,
@@ -142,6 +145,32 @@ def test_missing_costs_are_computed_beside_the_queue(ledger: Ledger, run: str) -
     offered = json.loads(refused.decision.refusal_details)["alternatives"]
     assert next(each["noise_multiplier"] for each in offered if each["type"] == "more_noise") > 60
     assert isinstance(nothing, NotFoundError)
+    assert sound(ledger)
+
+
+def test_steps_behind_one_that_lacks_something_wait_with_it(
+    ledger: Ledger, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer that does not wait for its answers numbers its steps; prices and epsilons of new events are missing."""
+    monkeypatch.setattr(readings, "_epsilon", EPSILON)
+    events = [QUIET, LOUD, Gaussian(70.0), QUIET, Gaussian(71.0), LOUD]
+    found = answers(ledger, [request(run, (event, 1), first=place) for place, event in enumerate(events, 1)])
+    assert firsts(found) == [1, 2, 3, 4, 5, 6]
+    assert sound(ledger)
+
+
+def test_steps_behind_one_that_fails_are_decided_without_it(
+    ledger: Ledger, run: str, runner: CommandRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def computed(_missing: CostNotReadyError, _organisation_id: str) -> None:
+        raise RateLimitedError("Too many wait.", retry_after=2)
+
+    runner.group(request(run))
+    monkeypatch.setattr(CostNotReadyError, "computed", computed)
+    asked = [request(run, (Gaussian(72.0), 1)), request(run, first=1), request(run)]
+    failed, *others = answers(ledger, asked)
+    assert isinstance(failed, RateLimitedError)
+    assert firsts(others) == [1, 2]
     assert sound(ledger)
 
 

@@ -15,11 +15,12 @@ from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
 from app.accounting.pld.counted_epsilons import CountedEpsilons
 from app.accounting.rdp import event_curve
 from app.accounting.tightest_epsilon import tightest_epsilon, tightest_knots
+from app.ledger.admission.counted_accounts import CountedAccount
 from app.ledger.admission.epsilons_ahead import EpsilonAhead
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
 from app.persistence.lru_cache import LruCache
 from app.service.charging import workload_knots
-from app.service.charging.step_epsilons import MOST_COMPOSED, STEP_EPSILONS, StepEpsilons, Workload
+from app.service.charging.step_epsilons import MOST_COMPOSED, MOST_WAITED, STEP_EPSILONS, StepEpsilons, Workload
 from app.service.worker_pool import WORKER_POOL, Job
 from tests.api.trainer import LOUD, QUIET, Trainer, gaussian
 from tests.epsilons import by_curves, tightest
@@ -41,6 +42,7 @@ KINDS: list[DpEvent] = [
     dp.DiscreteGaussian(30.0),
 ]
 STEP = KINDS[0]
+CHOOSE = CountedAccount.choose_order
 
 
 def curve_of(event: DpEvent) -> RdpCurve:
@@ -193,6 +195,38 @@ def test_runs_of_several_kinds_have_knots_of_their_own() -> None:
     assert [run.waits > 0 for run in runs] == [True, True]
 
 
+def test_run_that_begins_late_is_answered_as_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its knots are far below those of a run that was charged for long."""
+    Pool(monkeypatch)
+    table = StepEpsilons()
+    far, late = Run(table, "far"), Run(table, "late")
+    for _ in range(1500):
+        far.take(STEP, 1 + far.counts.get(STEP, 0) // 200)
+    for _ in range(40):
+        epsilon = late.take(STEP)
+        assert exact(late.counts) * (1 - LATTICE) <= epsilon <= exact(late.counts) * MOST_ABOVE
+    assert late.waits <= 2
+    knots = table._known.get(Workload(ADD, DELTA, "", (fingerprint(STEP),)))
+    assert knots is not None
+    assert len(knots.knots) < 2000
+
+
+@given(first=st.integers(1, 2000), further=st.integers(0, 60))
+def test_epsilons_that_are_found_together_hold_each_for_its_counts(first: int, further: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        Pool(patch)
+        run = Run(StepEpsilons())
+        run.take(STEP, first)
+        run.take(STEP, further)
+        most, found = run.counts[STEP] - 1, run.find(STEP)
+        for each in found:
+            [(_, up_to)] = each.most.items()
+            for count in {most + 1, up_to}:  # the least and the most of its counts
+                certified = exact({STEP: count})
+                assert certified * (1 - LATTICE) <= each.epsilon <= certified * MOST_ABOVE
+            most = up_to
+
+
 def test_knots_are_computed_before_a_step_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, run = Pool(monkeypatch), Run(StepEpsilons())
     run.take(STEP)
@@ -276,6 +310,36 @@ def test_answers_of_many_kinds_are_those_of_their_curves(trainer: Trainer) -> No
         if place > MOST_COMPOSED:
             proven = by_curves(*charged[:place])
             assert proven * (1 - 1e-12) <= answer["epsilon"] <= proven * MOST_ABOVE
+
+
+def test_answers_of_many_kinds_keep_the_order_that_decides(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = []
+
+    def choose(own: CountedAccount, number: int, delta: float) -> None:
+        chosen.append(own.counts_after(number))
+        CHOOSE(own, number, delta)
+
+    monkeypatch.setattr(CountedAccount, "choose_order", choose)
+    kinds = [gaussian(60.0 + place) for place in range(MOST_COMPOSED + 1)]
+    charged = [(kind, 1) for kind in kinds * 20]
+    for place, (event, _) in enumerate(charged, 1):
+        answer = trainer.steps(event=event).raise_for_status().json()
+        if place > MOST_COMPOSED:
+            proven = by_curves(*charged[:place])
+            assert proven * (1 - 1e-12) <= answer["epsilon"] <= proven * 1.002
+    assert 5 < len(chosen) < len(charged) // 3
+
+
+def test_steps_do_not_wait_for_epsilons_behind_many_others(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STEP_EPSILONS, "_known", LruCache(4))
+    monkeypatch.setattr(STEP_EPSILONS, "waited", MOST_WAITED)
+    monkeypatch.setattr(StepEpsilons, "missing", pytest.fail)
+    charged = [(LOUD, 1), (QUIET, 1), (LOUD, 1), (LOUD, 1), (LOUD, 1), (QUIET, 1)]
+    for place, (event, _) in enumerate(charged, 1):
+        answer = trainer.steps(event=event).raise_for_status().json()
+        proven = by_curves(*charged[:place])
+        assert proven * (1 - 1e-12) <= answer["epsilon"] <= proven * 1.002
+        assert trainer.read()["epsilon"] == tightest(*charged[:place])
 
 
 def test_runs_that_begin_alike_compute_their_knots_once(idle: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,7 @@ class StepAuthorization(Output):
 
 def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
     """Build the members of StepAuthorization, to be written with infinity as a string."""
+    epsilon, limit, used = decision.reading
     return {
         "decision": "admitted" if decision.outcome is DecisionOutcome.ADMITTED else "reported",
         "run": decision.run_id,
@@ -145,9 +146,9 @@ def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
         "count": decision.step_count,
         "requested_count": decision.requested_count,
         "next_step": decision.next_step,
-        "epsilon": decision.reading.epsilon,
-        "delta": decision.reading.delta,
-        "used": decision.reading.used,
+        "epsilon": epsilon,
+        "delta": limit.shown_delta,
+        "used": used,
         "steps_remaining": decision.steps_remaining or 0,
         "binding_account": decision.binding_account_id,
         "binding_account_path": decision.binding_account_path,

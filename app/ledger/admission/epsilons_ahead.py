@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 from app.accounting.conversion import conversion_prices, epsilon_of_curve, remaining_delta
 from app.accounting.curves import PURE, UNIT, RdpCurve, orders
 
-GROWTH: Final = 16
+GROWTH: Final = 8
 """A loss may grow by one part in so many until the order is chosen anew. Where epsilon is least, divergence and price
-are about equal: at 17/16 of the loss the order that was best before proves at most 0.05 % more than the best one."""
+are about equal: at 9/8 of the loss the order that was best before proves at most 0.2 % more than the best one."""
 
 EXACT: Final = 2**53
 """Divergences in units up to which floating point has each."""

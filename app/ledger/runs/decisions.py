@@ -180,10 +180,9 @@ def canonical_entry(entry: DecisionEntry) -> str:
         f'{{"actor":{_text(entry.actor)},"attempt":{entry.attempt},"binding_account_id":{_text(entry.binding_account_id)},'
         f'"created_at":"{utc_text(entry.created_at)}",'
         f'"ended_plans":{ended},'
-        f'"epsilon":{_NULL if isinf(entry.epsilon) else repr(float(entry.epsilon))},'
+        f'"epsilon":{_NULL if isinf(entry.epsilon) else _float(entry.epsilon)},'
         f'"first_step":{entry.first_step},"idempotency_key":{key},"items":[{items}],'
-        f'"limit_delta":{_float(entry.limit_delta)},"limit_unit":{_text(entry.limit_unit)},'
-        f'"limit_value":{_float(entry.limit_value)},'
+        f"{_limit(entry.limit_delta, entry.limit_unit, entry.limit_value)},"
         f'"organisation_id":{_text(entry.organisation_id)},"outcome":{_text(entry.outcome)},'
         f'"population_version":{entry.population_version},'
         f'"position":{entry.position},"refusal_details":{details},'
@@ -199,6 +198,11 @@ def canonical_entry(entry: DecisionEntry) -> str:
 @lru_cache(maxsize=1024)
 def _float(number: float) -> str:
     return repr(float(number))
+
+
+@lru_cache(maxsize=1024)
+def _limit(delta: float, unit: str, value: float) -> str:
+    return f'"limit_delta":{float(delta)!r},"limit_unit":{_text(unit)},"limit_value":{float(value)!r}'
 
 
 def entry_hash(previous: bytes, entry: DecisionEntry) -> bytes:

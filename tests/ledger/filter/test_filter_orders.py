@@ -99,10 +99,11 @@ def test_infinite_orders_are_left_out(gate: FilterBounds) -> None:
 
 
 def test_order_that_decides_is_looked_up_as_far_as_it_does(gate: FilterBounds) -> None:
-    orders = FilterOrders.of(gate, curve(0, 30, 60), curve(3, 2, 1))
-    assert orders.least_share(0, 10) == (0, 10, 90, 0, 3)
-    assert orders.least_share(0, 40) == (0, 0, 90, 0, 3)  # then another one has the least
-    assert orders.least_share(31, 20) == (31, 51, 90, 60, 1)
-    assert orders.least_share(31, 29) == (31, 60, 90, 60, 1)
-    for count in range(31, 52):
-        assert orders.least_share(31, 20).after(count) == gate.used(curve(3 * count, 30 + 2 * count, 60 + count))
+    orders = FilterOrders.of(gate, curve(0, 10, 20), curve(3, 2, 1))
+    assert orders.least_share(0, 9) == (0, 9, 90, 0, 3)
+    assert orders.least_share(0, 20) == (0, 0, 90, 0, 3)  # then another one has the least
+    found = orders.least_share(11, 59)
+    assert found == (11, 70, 90, 20, 1)
+    for count in range(11, 71):
+        assert found.after(count) == gate.used(curve(3 * count, 10 + 2 * count, 20 + count))
+    assert orders.least_share(11, 60) == (11, 11, 90, 20, 1)  # then none is within its bound
