@@ -74,7 +74,7 @@ class Settings(BaseSettings):
         shutdown_delay_seconds: time to accept connections before that, while /readyz returns 503.
         metrics_token: bearer token for /metrics; None: for this machine only, without the names of accounts.
         metrics_token_file: file with that token.
-        metrics_top_accounts: number of populations, and of budgets, that metrics list by utilisation.
+        metrics_top_accounts: number of populations, and of budgets, that metrics list by used share.
         oidc_issuer: OpenID Connect issuer of accepted tokens; None: tokens are not accepted.
         oidc_audience: required audience of tokens.
         oidc_jwks_url: key set; None: from /.well-known/openid-configuration.

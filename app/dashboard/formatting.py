@@ -225,7 +225,7 @@ def _half_label(status: AccountStatus) -> str:
         return "half used"
     if status.used_including_reserved >= HALF:
         return "half reserved"
-    return "limited" if status.utilisation >= HALF else "soon used up"
+    return "limited" if status.used_along_path >= HALF else "soon used up"
 
 
 def why(decision: Decision, binding: str) -> str:

@@ -110,8 +110,8 @@ async def get_readiness(request: Request) -> Readiness:
 async def get_metrics(request: Request) -> Response:
     """Get the metrics of all workers on this port and of the ledger, at most a few seconds old.
 
-    If the service has a metrics token, it is required (`Authorization: Bearer …`), and the accounts with the highest
-    utilisation are listed by organisation. Otherwise metrics are answered to the service's own machine, without names.
+    If the service has a metrics token, it is required (`Authorization: Bearer …`), and the accounts with the largest
+    used shares are listed by organisation. Otherwise metrics are answered to the service's own machine, without names.
     """
     token: str | None = request.app.state.metrics_token
     address = request.client.host if request.client else ""

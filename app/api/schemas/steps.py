@@ -115,7 +115,8 @@ class StepAuthorization(Output):
     next_step: int
     epsilon: ExtendedNumber = Field(
         description="Of the run afterwards, at `delta`: of all that it was charged, at most 0.5 % above what the "
-        "tightest accountant for releases that were fixed in advance computes, and never below."
+        "tightest accountant for releases that were fixed in advance computes, and never below. By Rényi divergence "
+        "alone, and looser, if the run has more than six different events, or if many steps wait for their epsilon."
     )
     delta: float = Field(description="Of the run's limit: its own, or else its budget's.")
     used: float = Field(description="Share of the capacity of `binding_account` that is spent.")

@@ -1,6 +1,6 @@
 """Charges of an account that is composed of disjoint parts, or has such accounts below: the counts that may matter.
 
-A unit's data lie in few parts. Which of them lost most cannot be told from their counts of different events, so that
+A unit's data lie in few parts. Their counts of different events do not show which of them lost most of different events, so that
 each part that no other one has all the charges of is an alternative, and the largest epsilon counts.
 """
 

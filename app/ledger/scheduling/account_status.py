@@ -172,7 +172,7 @@ class AccountStatus(NamedTuple):
     @property
     def is_locked(self) -> bool:
         """Whether next to nothing can be taken until more is unlocked."""
-        if self.limit is None or self.locked_by is None or self.utilisation >= NEARLY_EXHAUSTED:
+        if self.limit is None or self.locked_by is None or self.used_along_path >= NEARLY_EXHAUSTED:
             return False
         return self.left <= 1 - NEARLY_EXHAUSTED
 
@@ -184,10 +184,10 @@ class AccountStatus(NamedTuple):
     @property
     def is_blocked(self) -> bool:
         """Whether an account above leaves next to nothing of what its own limit leaves."""
-        return self.used_including_reserved < NEARLY_EXHAUSTED <= self.utilisation
+        return self.used_including_reserved < NEARLY_EXHAUSTED <= self.used_along_path
 
     @property
-    def utilisation(self) -> float:
+    def used_along_path(self) -> float:
         """Used share with reservations: its own, or that of an account above that is fuller.
 
         A locked part of the limit does not count.
@@ -211,7 +211,7 @@ class AccountStatus(NamedTuple):
         ends_in = self.time_to_exhaustion
         if self.limit is None or self.used > 1 or self.quarantine is not None:
             return Severity.OVER
-        used = self.utilisation
+        used = self.used_along_path
         if used >= NEARLY_EXHAUSTED:
             return Severity.EXHAUSTED
         if used >= LOW or (ends_in is not None and ends_in <= SOON):
@@ -221,7 +221,7 @@ class AccountStatus(NamedTuple):
     @property
     def sort_key(self) -> tuple[int, float, str]:
         """Sorts the most urgent account first."""
-        return _SEVERITIES.index(self.severity), -self.utilisation, self.path
+        return _SEVERITIES.index(self.severity), -self.used_along_path, self.path
 
 
 _SEVERITIES: Final = tuple(Severity)

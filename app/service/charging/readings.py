@@ -1,10 +1,11 @@
 """The numbers of a run after a decision: its epsilon, and the used share of the account that decides."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from app.accounting.events import fingerprint
 from app.ledger.accounts.account import Account
-from app.ledger.accounts.account_records import Counts
+from app.ledger.accounts.account_records import Counts, added_counts
 from app.ledger.admission.admission import governing_of
 from app.ledger.runs.decisions import Reading
 from app.ledger.step_events import PricedStep
@@ -62,10 +63,7 @@ def _epsilon(work: UnitOfWork, own: Account, delta: float, steps: Sequence[Price
 
 
 def _counts_after(counts: Counts | None, steps: Sequence[PricedStep]) -> Counts | None:
-    if counts is None or not steps:
-        return counts
-    total = dict(counts)
+    further = Counter[str]()
     for each in steps:
-        key = fingerprint(each.step.event)
-        total[key] = total.get(key, 0) + each.step.count
-    return total
+        further[fingerprint(each.step.event)] += each.step.count
+    return added_counts(counts, further)

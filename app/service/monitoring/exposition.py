@@ -43,7 +43,7 @@ def exposition(
         snapshot: of the ledger.
         warnings: of its integrity; None: it was not checked yet.
         expiries: of certificates.
-        named: how many populations, and as many budgets, are listed by utilisation.
+        named: how many populations, and as many budgets, are listed by used share.
         accept: the header of the request.
         now: by the database's clock; None: not known.
     """
@@ -161,7 +161,7 @@ _LEDGER_METRICS: Final[Described[LedgerStats]] = (
     ("organisations", "Organisations.", lambda each, _: each.organisations),
     (
         "accounts_pending_refresh",
-        "Changed populations and budgets whose utilisation is not read yet.",
+        "Changed populations and budgets whose used share is not read yet.",
         lambda each, _: each.unread,
     ),
     ("alert_deliveries_pending", "Deliveries without acknowledgement.", lambda each, _: each.backlog.pending),
@@ -202,7 +202,7 @@ def _labelled(stats: LedgerStats | None) -> Iterator[Metric]:
         for kind in (AccountKind.POPULATION, AccountKind.BUDGET):
             theirs = [use for use in stats.uses if use.kind is kind]
             kinds.add_metric([str(kind)], len(theirs))
-            exhausted.add_metric([str(kind)], sum(use.utilisation >= NEARLY_EXHAUSTED for use in theirs))
+            exhausted.add_metric([str(kind)], sum(use.used_along_path >= NEARLY_EXHAUSTED for use in theirs))
             for threshold in THRESHOLDS:
                 full.add_metric([str(kind), f"{threshold:g}"], sum(use.used >= threshold for use in theirs))
     yield from (runs, kinds, full, exhausted)
@@ -226,7 +226,7 @@ def _named(uses: list[AccountStatus], most: int) -> Iterator[Metric]:
         "Unlocked part of the limit, of the accounts that unlock theirs in parts, the least first.",
         labels=labels,
     )
-    uses.sort(key=lambda use: (use.utilisation, use.used), reverse=True)
+    uses.sort(key=lambda use: (use.used_along_path, use.used), reverse=True)
     for kind in (AccountKind.POPULATION, AccountKind.BUDGET):
         for use in [use for use in uses if use.kind is kind][:most]:
             named = [use.organisation_id, str(kind), use.path]
