@@ -1,7 +1,7 @@
 """Charges of an account that is composed of disjoint parts, or has such accounts below: the counts that may matter.
 
-A unit's data lie in few parts. Their counts of different events do not show which of them lost most of different events, so that
-each part that no other one has all the charges of is an alternative, and the largest epsilon counts.
+A unit's data lie in few parts. Which of them lost most is not clear from counts of different events. So a part counts
+unless another one has all its charges, and the largest epsilon of those is taken.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
