@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.accounting.events import MAX_EVENTS, NeighboringRelation, event_from_dict, fingerprint
-from app.ledger.accounts.account_records import MOST_KINDS, Counts
+from app.accounting.events import NeighboringRelation, event_from_dict, fingerprint
+from app.ledger.accounts import account_records
+from app.ledger.accounts.account_records import Counts
 from app.persistence.database import ALL_TENANTS
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories.accounts import list_all
@@ -132,12 +133,15 @@ def test_run_on_several_budgets_is_charged_to_each(ledger: Ledger) -> None:
     assert {found[path] for path in ("eicu", "eicu/team")} == {tightest((LOUD, 8), (STEEP, 2))}
 
 
-def test_account_of_more_kinds_than_are_counted_reads_its_curve(ledger: Ledger) -> None:
+def test_account_of_more_kinds_than_are_counted_reads_its_curve(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(account_records, "MOST_KINDS", 100)
     opened(ledger, "team")
-    charges = [(gaussian(3000.0 + place), 1) for place in range(MOST_KINDS + 1)]
+    charges = [(gaussian(3000.0 + place), 1) for place in range(101)]
     run = ledger.run("mimic/team")
-    for first in range(0, len(charges), MAX_EVENTS):
-        body = {"events": counted(*charges[first : first + MAX_EVENTS])}
+    for first in range(0, len(charges), 60):
+        body = {"events": counted(*charges[first : first + 60])}
         answer = ledger.post(f"/v1/runs/{run}/steps", body, "trainer").raise_for_status().json()
     assert set(stored(ledger).values()) == {None}
     exact = by_curves(*charges)

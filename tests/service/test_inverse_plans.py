@@ -41,7 +41,7 @@ def tightest(event: DpEvent, count: int, asked: CalibrationGoal, share: float = 
     return plan_epsilon((*asked.other_events, StepEvent(event, count)), share * asked.delta, SETTING).epsilon
 
 
-@few(8)
+@few(5)
 @given(sampled, epsilons, deltas, other_events)
 def test_most_steps_cost_at_most_what_was_asked_and_one_more_would_cost_more(
     event: PoissonSampled, epsilon: float, delta: float, others: tuple[StepEvent, ...]
@@ -61,7 +61,7 @@ def test_most_steps_cost_at_most_what_was_asked_and_one_more_would_cost_more(
     assert tightest(event, int(steps * (1 + KEPT)) + 2, asked) > epsilon * (1 - LATTICE)
 
 
-@few(8)
+@few(5)
 @given(sampled, st.integers(1, 3000), epsilons, deltas)
 def test_least_noise_and_most_sampling_cost_at_most_what_was_asked(
     event: PoissonSampled, count: int, epsilon: float, delta: float
@@ -82,7 +82,7 @@ def test_least_noise_and_most_sampling_cost_at_most_what_was_asked(
             assert tightest(events.with_sampling_probability(event, most / 0.98), count, asked) > epsilon
 
 
-@few(8)
+@few(5)
 @given(sampled, st.integers(1, 3000), deltas)
 def test_trajectory_rises_to_the_epsilon_of_the_plan_and_each_limit_is_above(
     event: PoissonSampled, count: int, delta: float

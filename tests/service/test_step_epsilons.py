@@ -211,6 +211,7 @@ def test_run_that_begins_late_is_answered_as_the_first_one(monkeypatch: pytest.M
     assert len(knots.knots) < 2000
 
 
+@few(12)
 @given(first=st.integers(1, 2000), further=st.integers(0, 60))
 def test_epsilons_that_are_found_together_hold_each_for_its_counts(first: int, further: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

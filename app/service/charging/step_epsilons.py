@@ -21,9 +21,6 @@ from app.service.charging.workload_knots import TOGETHER, Knots
 from app.service.costing import CostNotReadyError
 from app.service.worker_pool import WORKER_POOL, Job
 
-AHEAD: Final = 160
-"""Knots that are computed before they are needed."""
-
 MOST_COMPOSED: Final = 6
 """Most kinds of a run whose distributions are composed for the answers to its steps: while each kind is new, every step
 would need lattices of its own. Of more, the answers have the epsilon of the Rényi curves."""
@@ -82,9 +79,8 @@ class StepEpsilons:
             return []
         known.recent.append(workload.kinds.index(event))
         known.reached = place
-        # A run that takes one event after the other leaves each workload at once.
-        stays = len(workload.kinds) == 1 or len(known.recent) > 1
-        end = known.end(place) if stays and known.further is None else None
+        # The first step of a workload may be its last one.
+        end = known.end(place) if len(known.recent) > 1 and known.further is None else None
         if end is not None:
             self._continue(workload, known, end)
         # Of several kinds, the next knot holds only where these come in the order that was guessed.
@@ -120,7 +116,8 @@ class StepEpsilons:
                 return
             number, events = known.next_number(), list(curves)
             cycle = [events[at] for at in known.guess(event)]
-            kept = Knots(curves, known.recent, number, cycle, known.knots if len(curves) == 1 else [])
+            before = known.knots if len(curves) == 1 else []
+            kept = Knots(curves, known.recent, number, cycle, before, ahead=known.ahead)
             asked = (workload.relation, workload.delta, tuple(now.items()), tuple(cycle), number)
             found = self._computed.get(asked)
             if found is None:
@@ -132,7 +129,7 @@ class StepEpsilons:
         """Begin to compute the knots behind one."""
         last = dict(zip(known.events, known.knots[end].counts, strict=True))
         with suppress(RateLimitedError):
-            job = known.job(workload.relation, workload.delta, last, AHEAD)
+            job = known.job(workload.relation, workload.delta, last, known.next_ahead())
             known.further = WORKER_POOL.submit("epsilons", job)
 
     def _taken(self, workload: Workload, known: Knots, computed: "Future[list[Knot]]") -> Knots:

@@ -22,6 +22,9 @@ BEGIN: Final = 4
 """Knots that a step of one kind waits for at first: of few steps of tiny samples each takes long. Of several kinds it
 waits for one, since the next event is often of a further kind."""
 
+AHEAD: Final = 160
+"""Most knots that are computed before they are needed."""
+
 RATIO: Final = 1 + 1.1 * APART
 """Largest ratio of the epsilons of neighbouring knots between which the value of the second one counts."""
 
@@ -55,6 +58,7 @@ class Knots:
         asked: how many knots were computed at once.
         cycle: the events that were guessed to come next, again and again.
         reached: the place of the last knot that was found.
+        ahead: how many knots were computed last before they were needed.
         totals: of the counts of each knot.
         ends: for each knot, the place of the last one before a gap behind it.
         further: the knots behind, which are being computed.
@@ -67,6 +71,7 @@ class Knots:
     cycle: Sequence[DpEvent]
     knots: list[PlacedKnot]
     reached: int = 0
+    ahead: int = BEGIN
     totals: list[int] = field(init=False)
     ends: list[int] = field(init=False)
     further: "Future[list[Knot]] | None" = None
@@ -125,6 +130,11 @@ class Knots:
         used = single or self.reached + 1 >= len(self.knots)
         return min(2 * self.asked, FIRST) if used else max(self.asked // 2, 1)
 
+    def next_ahead(self) -> int:
+        """Choose how many knots to compute before they are needed: ever more, since most workloads are left soon."""
+        self.ahead = min(4 * self.ahead, AHEAD)
+        return self.ahead
+
     def guess(self, event: int) -> list[int]:
         """Guess the events after one, by place: the latest ones again, in the period that they kept for longest."""
         latest = [*self.recent, event]
@@ -145,7 +155,7 @@ class Knots:
             knots = _thinned(sorted({knot.counts: knot for knot in (*further, *self.knots)}.values()))
         turned = (sum(further[-1].counts) - sum(further[0].counts)) % len(self.cycle)
         cycle = [*self.cycle[turned:], *self.cycle[:turned]]
-        return Knots(self.events, self.recent, self.asked, cycle, knots)
+        return Knots(self.events, self.recent, self.asked, cycle, knots, ahead=self.ahead)
 
 
 def _thinned(knots: Sequence[PlacedKnot]) -> list[PlacedKnot]:
