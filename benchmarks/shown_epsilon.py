@@ -98,10 +98,11 @@ def answers(counts: Mapping[DpEvent, int], delta: float, chance: Random) -> list
         at = {key[each]: count for each, count in taken.items()}
         asked = Workload.of(ADD, delta, "run", at)
         answer = epsilons.find(asked, at, key[event])
-        if not answer:
+        if answer is None:
             epsilons.missing(asked, at, key[event], {each: known[each] for each in at}).compute("org")
             answer = epsilons.find(asked, at, key[event])
-        found.append((dict(taken), answer[0].epsilon))
+        assert answer is not None, "it was computed"
+        found.append((dict(taken), answer.epsilons[0]))
     return [*chance.sample(found[:-1], min(3, len(found) - 1)), found[-1]]
 
 

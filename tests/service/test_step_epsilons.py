@@ -16,7 +16,7 @@ from app.accounting.pld.counted_epsilons import CountedEpsilons
 from app.accounting.rdp import event_curve
 from app.accounting.tightest_epsilon import tightest_epsilon, tightest_knots
 from app.ledger.admission.counted_accounts import CountedAccount
-from app.ledger.admission.epsilons_ahead import EpsilonAhead
+from app.ledger.admission.epsilons_ahead import EpsilonsAhead
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
 from app.persistence.lru_cache import LruCache
 from app.service.charging import workload_knots
@@ -65,18 +65,17 @@ class Run:
         """Charge steps, and get epsilon; what is missing is computed first."""
         self.counts[event] = self.counts.get(event, 0) + count
         found = self.find(event)
-        if not found:
+        if found is None:
             self.waits += 1
             counts, workload = self._named(), self._workload()
             events = {fingerprint(each): (each, curve_of(each)) for each in self.counts}
             self.table.missing(workload, counts, fingerprint(event), events).compute("org")
             found = self.find(event)
-        assert found, "what was missing was computed"
-        for each in found:
-            assert all(count <= each.most[kind] for kind, count in self._named().items())
-        return found[0].epsilon
+        assert found is not None, "what was missing was computed"
+        assert all(count <= found.most[kind][0] for kind, count in self._named().items())
+        return found.epsilons[0]
 
-    def find(self, event: DpEvent) -> list[EpsilonAhead]:
+    def find(self, event: DpEvent) -> EpsilonsAhead | None:
         return self.table.find(self._workload(), self._named(), fingerprint(event))
 
     def _workload(self) -> Workload:
@@ -220,11 +219,11 @@ def test_epsilons_that_are_found_together_hold_each_for_its_counts(first: int, f
         run.take(STEP, first)
         run.take(STEP, further)
         most, found = run.counts[STEP] - 1, run.find(STEP)
-        for each in found:
-            [(_, up_to)] = each.most.items()
+        assert found is not None
+        for up_to, epsilon in zip(found.most[fingerprint(STEP)], found.epsilons, strict=True):
             for count in {most + 1, up_to}:  # the least and the most of its counts
                 certified = exact({STEP: count})
-                assert certified * (1 - LATTICE) <= each.epsilon <= certified * MOST_ABOVE
+                assert certified * (1 - LATTICE) <= epsilon <= certified * MOST_ABOVE
             most = up_to
 
 

@@ -35,7 +35,7 @@ from app.ledger.accounts.account_records import (
     added_counts,
 )
 from app.ledger.admission.admission import Admission, governing_of
-from app.ledger.admission.epsilons_ahead import EpsilonAhead, EpsilonAtOrder
+from app.ledger.admission.epsilons_ahead import NONE_AHEAD, EpsilonAtOrder, EpsilonsAhead
 from app.ledger.admission.repetition_room import Room, UsedShares
 from app.ledger.filter.parallel_exposure import is_exact, without
 from app.ledger.plan.plan_filter import repeated
@@ -71,7 +71,8 @@ class CountedAccount:
         earlier: its repetitions before, which `charged` has.
         room: before the repetitions of the current event; None if the rule must decide.
         shares: for the used share, of the same; None until it is asked for.
-        ahead: of a run, the epsilons that are known for the next charges, rising; for repetitions since the record.
+        ahead: of a run, the epsilons that are known for the next charges, for repetitions since the record.
+        place: of them, the first that may hold.
         at_order: of a run, how its epsilon follows from the loss at one order, if none is known ahead.
     """
 
@@ -87,7 +88,8 @@ class CountedAccount:
     from_held: bool = False
     room: Room | None = field(default=None, repr=False)
     shares: UsedShares | None = field(default=None, repr=False)
-    ahead: Sequence[EpsilonAhead] = ()
+    ahead: EpsilonsAhead = NONE_AHEAD
+    place: int = 0
     at_order: EpsilonAtOrder | None = None
 
     def __post_init__(self) -> None:
@@ -141,7 +143,7 @@ class CountedAccount:
     def _forget_counts(self) -> None:
         self.charged, self.event, self.curve, self.cost = {}, "", None, None
         self.count = self.earlier = 0
-        self.ahead = ()
+        self.ahead, self.place = NONE_AHEAD, 0
         self.room = self.shares = self.at_order = None
 
     def is_current(self, event: str, curve: RdpCurve, *, from_held: bool) -> bool:
@@ -168,7 +170,7 @@ class CountedAccount:
         if self.record is not mark.record or self.charged is not mark.charged or self.event != mark.event:
             return False
         self.count, self.version, self.updated_at = mark.repetitions, mark.version, mark.updated_at
-        self.ahead = ()
+        self.place = 0
         return True
 
     def used(self, number: int) -> float:
@@ -183,24 +185,30 @@ class CountedAccount:
     def epsilon(self, number: int) -> float | None:
         """Get a run's epsilon after a further `number` of repetitions; None if it is not known ahead."""
         repetitions = self.earlier + self.count + number
-        while self.ahead:
-            most, epsilon = self.ahead[0]
-            if repetitions <= most.get(self.event, -1):
-                return epsilon
-            self.ahead = self.ahead[1:]
+        most = self.ahead.most.get(self.event, ())
+        while self.place < len(most):
+            if repetitions <= most[self.place]:
+                return self.ahead.epsilons[self.place]
+            self.place += 1
         if self.at_order is None or self.cost is None:
             return None
         return self.at_order.after(self.cost, self.count + number)
 
     def counts_after(self, number: int) -> Counts | None:
         """Count all charges by event after a further `number` of repetitions; None if they are not counted."""
-        return added_counts(self.record.counts, self.since(number))
+        return added_counts(self.record.counts, self._since(number))
 
-    def since(self, number: int) -> Counts:
+    def _since(self, number: int) -> Counts:
         """Count the charges since the record by event, after a further `number` of repetitions."""
         found = {event: count for event, (_, count) in self.charged.items()}
         found[self.event] = self.earlier + self.count + number
         return found
+
+    def look_ahead(self, number: int, counts: Counts, found: EpsilonsAhead) -> None:
+        """Take the epsilons from the counts after a further `number` of repetitions on."""
+        since = self._since(number)
+        before = {event: count - since.get(event, 0) for event, count in counts.items()}
+        self.ahead, self.place = found.less(before), 0
 
     def choose_order(self, number: int, delta: float) -> None:
         """Choose the order that tells a run's epsilon at delta after a further `number` of repetitions."""
@@ -212,7 +220,7 @@ class CountedAccount:
             self.at_order = found.charged(self.cost, -count)
         else:
             epsilon = replace(account, spent=spent).rdp_epsilon(delta)
-            self.ahead = (EpsilonAhead({self.event: self.earlier + count}, epsilon),)
+            self.ahead, self.place = EpsilonsAhead({self.event: [self.earlier + count]}, [epsilon]), 0
 
     def _is_plain(self, event: str) -> bool:
         """Check that only the limit and window decide, and that the curves need not be written."""

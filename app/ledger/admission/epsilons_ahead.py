@@ -1,6 +1,6 @@
 """Epsilons of a run that are known before the charges at which they hold."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from app.accounting.conversion import conversion_prices, epsilon_of_curve, remaining_delta
@@ -14,20 +14,26 @@ EXACT: Final = 2**53
 """Divergences in units up to which floating point has each."""
 
 
-class EpsilonAhead(NamedTuple):
-    """An epsilon that holds up to some repetitions.
+class EpsilonsAhead(NamedTuple):
+    """Epsilons that hold up to some repetitions, rising.
+
+    Few objects: what is kept between steps makes Python collect its garbage more often.
 
     Args:
-        most: repetitions by the fingerprint of their event; of other events there are none.
-        epsilon: nats.
+        most: for each event, by fingerprint, its repetitions up to which each epsilon holds; of others there are none.
+        epsilons: nats.
     """
 
-    most: Mapping[str, int]
-    epsilon: float
+    most: Mapping[str, Sequence[int]]
+    epsilons: Sequence[float]
 
-    def less(self, before: Mapping[str, int]) -> "EpsilonAhead":
+    def less(self, before: Mapping[str, int]) -> "EpsilonsAhead":
         """Count from some repetitions on."""
-        return EpsilonAhead({event: count - before[event] for event, count in self.most.items()}, self.epsilon)
+        most = {event: [count - before[event] for count in counts] for event, counts in self.most.items()}
+        return EpsilonsAhead(most, self.epsilons)
+
+
+NONE_AHEAD: Final = EpsilonsAhead({}, ())
 
 
 class EpsilonAtOrder(NamedTuple):

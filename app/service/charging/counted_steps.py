@@ -264,12 +264,10 @@ def _look_ahead(own: CountedAccount, number: int, delta: float) -> None:
         own.choose_order(number, delta)
         return
     found = STEP_EPSILONS.find(Workload.of(account.relation, delta, account.id, counts), counts, own.event)
-    if not found and STEP_EPSILONS.is_busy:
+    if found is not None:
+        own.look_ahead(number, counts, found)
+    elif STEP_EPSILONS.is_busy:
         own.choose_order(number, delta)
-        return
-    since = own.since(number)
-    before = {event: count - since.get(event, 0) for event, count in counts.items()}
-    own.ahead = [each.less(before) for each in found]
 
 
 def _follows(context: RequestContext, run: Run) -> bool:

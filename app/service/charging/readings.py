@@ -48,8 +48,8 @@ def _epsilon(work: UnitOfWork, own: Account, delta: float, steps: Sequence[Price
     workload = Workload.of(own.relation, delta, own.id, counts)
     event = fingerprint(steps[-1].step.event) if steps else workload.kinds[0]
     found = STEP_EPSILONS.find(workload, counts, event)
-    if found:
-        return found[0].epsilon
+    if found is not None:
+        return found.epsilons[0]
     if STEP_EPSILONS.is_busy:
         return own.rdp_epsilon(delta)
     kinds = {**work.kinds, **{fingerprint(each.step.event): (each.step.event, each.curve) for each in steps}}

@@ -14,7 +14,7 @@ from app.accounting.curves import RdpCurve
 from app.accounting.epsilon_knots import Knot
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.accounts.account_records import Counts
-from app.ledger.admission.epsilons_ahead import EpsilonAhead
+from app.ledger.admission.epsilons_ahead import EpsilonsAhead
 from app.ledger.errors import RateLimitedError
 from app.persistence.lru_cache import LruCache
 from app.service.charging.workload_knots import TOGETHER, Knots
@@ -66,17 +66,17 @@ class StepEpsilons:
         self._computed: LruCache[_Asked, list[Knot]] = LruCache(REMEMBERED)
         """The knots that steps waited for: runs of one training that begin together have the same counts."""
 
-    def find(self, workload: Workload, counts: Counts, event: str) -> list[EpsilonAhead]:
-        """Find the epsilon of counts, of which an event came last, and those of the next knots; none: not known."""
+    def find(self, workload: Workload, counts: Counts, event: str) -> EpsilonsAhead | None:
+        """Find the epsilon of counts, of which an event came last, and those of the next knots; None: not known."""
         known = self._known.get(workload)
         if known is None:
-            return []
+            return None
         if known.further is not None and known.further.done():
             known = self._taken(workload, known, known.further)
         now = tuple([counts[kind] for kind in workload.kinds])
         place = known.place(now)
         if place is None or not known.holds_at(place, now):
-            return []
+            return None
         known.recent.append(workload.kinds.index(event))
         known.reached = place
         # The first step of a workload may be its last one.
@@ -86,7 +86,8 @@ class StepEpsilons:
         # Of several kinds, the next knot holds only where these come in the order that was guessed.
         number = TOGETHER if len(workload.kinds) == 1 else 1
         found = known.knots[place : min(place + number, known.ends[place] + 1)]
-        return [EpsilonAhead(dict(zip(workload.kinds, knot.counts, strict=True)), knot.epsilon) for knot in found]
+        most = {kind: [knot.counts[at] for knot in found] for at, kind in enumerate(workload.kinds)}
+        return EpsilonsAhead(most, [knot.epsilon for knot in found])
 
     @property
     def is_busy(self) -> bool:
