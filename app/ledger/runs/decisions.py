@@ -43,8 +43,8 @@ class Reading(NamedTuple):
 
     Args:
         epsilon: of all that the run was charged, at the delta that is shown with `limit`: as the tightest accountant
-            for releases that were fixed in advance computes it, at most 0.5 % above. It is no bound under adaptive
-            choices, as the limit is.
+            for releases that were fixed in advance computes it, at most 0.5 % above, or by the Rényi curve (ADR 0054).
+            It is no bound under adaptive choices, as the limit is.
         limit: that governs the run: its own, or that of the nearest account above.
         used: share of the capacity of the account that decides.
     """

@@ -42,7 +42,7 @@ class _Counted:
 
     stored: CachedRun
     path: dict[Key, CountedAccount]
-    windows: tuple[Window, ...]
+    windows: Sequence[Window]
     governing: Limit
     run: Run
     asked: CountedRequest | None
@@ -208,13 +208,18 @@ class CountedSteps:
         cached = self._rows.runs.get(key)
         if cached is None:
             return None
-        path = {(key[0], at): self._rows.accounts[key[0], at] for at in cached.path}
-        accounts = [counted.record.account for counted in path.values()]
-        if any(account.allocation is not None or account.partitions_per_unit is not None for account in accounts):
-            return None
-        if any(counted.record.quarantine is not None for counted in path.values()):
-            return None
-        windows = tuple([account.window for account in accounts if account.window is not ALWAYS])
+        path: dict[Key, CountedAccount] = {}
+        windows, accounts = [], []
+        for each in cached.path:  # hot path: of many runs, each step is the first one of its group
+            at = key[0], each
+            counted = path[at] = self._rows.accounts[at]
+            account = counted.record.account
+            shared = account.allocation is not None or account.partitions_per_unit is not None
+            if shared or counted.record.quarantine is not None:
+                return None
+            if account.window is not ALWAYS:
+                windows.append(account.window)
+            accounts.append(account)
         governing = governing_of(accounts).limit
         assert governing is not None, "it governs"
         known = _Counted(cached, path, windows, governing, cached.run, cached.asked)

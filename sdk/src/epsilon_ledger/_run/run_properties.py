@@ -111,7 +111,7 @@ class RunProperties:
         """Epsilon of all that the run was charged, at `state.delta`; grants count as fully taken.
 
         It is as the tightest accountant for releases that were fixed in advance computes it: after a step at most 0.5 %
-        above, after `refresh` at most 0.1 %.
+        above, or more if the run has more than six different events; after `refresh` at most 0.1 %.
         """
         return self.state.epsilon
 

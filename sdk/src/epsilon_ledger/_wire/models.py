@@ -337,10 +337,10 @@ class StepAuthorization:
     """Permission for `count` steps from `first_step`: charged, unless `dry_run`.
 
     `epsilon` is the run's after these steps, or after all steps of their grant, at `delta`; at most 0.5 % above what is
-    read. `used` is the share of the capacity of `binding_account`, which leaves the fewest steps: `steps_remaining`.
-    `requested_count` exceeds `count` if the request was truncated. `overdrawn` is set if reported steps exceeded a
-    limit. `ended_plans` are the accounts' plans that these steps end. `warnings` name accounts that lose steps of the
-    run, because their filters were fixed for others.
+    read, or more after more than six different events. `used` is the share of the capacity of `binding_account`, which
+    leaves the fewest steps: `steps_remaining`. `requested_count` exceeds `count` if the request was truncated.
+    `overdrawn` is set if reported steps exceeded a limit. `ended_plans` are the accounts' plans that these steps end.
+    `warnings` name accounts that lose steps of the run, because their filters were fixed for others.
     """
 
     decision: str
