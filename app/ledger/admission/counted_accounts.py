@@ -100,10 +100,9 @@ class CountedAccount:
     def uncompacted(self) -> UncompactedCharges:
         """The charges since the stored curves, with these."""
         found = dict(self.record.uncompacted)
-        for event, count in [(self.event, self.count), *((each, count) for each, (_, count) in self.charged.items())]:
-            if count:
-                times, taken = found.get(event, (0, 0))
-                found[event] = (times + count, taken + count if self.from_held else taken)
+        for event, (_, count) in self._counts().items():
+            times, taken = found.get(event, (0, 0))
+            found[event] = (times + count, taken + count if self.from_held else taken)
         return found
 
     @property

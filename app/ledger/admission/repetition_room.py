@@ -93,7 +93,9 @@ class UsedShares:
         known = self.least
         if known is None or not known.first <= count <= known.last:
             known = self.least = self.orders.least_share(count, 0 if known is None else LOOK_AHEAD)
-        least = min(known.after(count), self.orders.exact_share(count))
+        least = known.after(count)
+        if self.orders.has_exact_loss:
+            least = min(least, self.orders.exact_share(count))
         if self.plan is not None:
             _, capacity, used, each = self.plan
             least = min(least, max(map(quotient, repeated(used, each, count), capacity)))

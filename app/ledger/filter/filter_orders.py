@@ -22,6 +22,7 @@ class FilterOrders(NamedTuple):
         cost: units of one repetition.
         exact_spent: units of the exact loss before the repetitions.
         exact_cost: of one.
+        has_exact_loss: whether what is spent has a bound on its exact loss.
     """
 
     gate: FilterBounds
@@ -30,6 +31,7 @@ class FilterOrders(NamedTuple):
     cost: list[int]
     exact_spent: int
     exact_cost: int
+    has_exact_loss: bool
 
     @classmethod
     def of(cls, gate: FilterBounds, spent: RdpCurve, cost: RdpCurve) -> "FilterOrders":
@@ -41,15 +43,18 @@ class FilterOrders(NamedTuple):
             bounds,
             spent.values[places].tolist(),
             cost.values[places].tolist(),
-            *map(gate.exact_loss, (spent, cost)),
+            gate.exact_loss(spent),
+            gate.exact_loss(cost),
+            gate.exact_loss(spent) != gate.unbounded,
         )
 
     def after(self, count: int, curve: RdpCurve) -> "FilterOrders":
         """Charge the repetitions, and continue with another event."""
         charged = self.cost if count == 1 else map(mul, self.cost, repeat(count))
         spent, cost = list(map(add, self.spent, charged)), curve.values[self.gate.places].tolist()
-        exact = min(self.exact_spent + self.exact_cost * count, self.gate.unbounded)
-        return FilterOrders(self.gate, self.bounds, spent, cost, exact, self.gate.exact_loss(curve))
+        unbounded = self.gate.unbounded
+        exact = min(self.exact_spent + self.exact_cost * count, unbounded)
+        return FilterOrders(self.gate, self.bounds, spent, cost, exact, self.gate.exact_loss(curve), exact != unbounded)
 
     def repetitions(self) -> tuple[int, int]:
         """Count the repetitions that fit where they have a cost, and where they have none; negative if none fits."""
@@ -59,7 +64,7 @@ class FilterOrders(NamedTuple):
             left = list(zip(map(sub, self.bounds, self.spent), self.cost, strict=True))
             most = max([units // each for units, each in left if each], default=-1)
             endless = max([units for units, each in left if not each])
-        if self.exact_spent == self.gate.unbounded:
+        if not self.has_exact_loss:
             return most, endless
         exactly = exact_repetitions(self.gate.most - self.exact_spent, self.exact_cost)
         return (max(most, exactly), endless) if self.exact_cost else (most, max(endless, exactly))
@@ -82,8 +87,6 @@ class FilterOrders(NamedTuple):
 
     def exact_share(self, count: int) -> float:
         """Compute the exact loss after repetitions as a share of the largest one; infinite without a bound."""
-        if self.exact_spent == self.gate.unbounded:
-            return inf
         return self.gate.exact_share(min(self.exact_spent + self.exact_cost * count, self.gate.unbounded))
 
 
