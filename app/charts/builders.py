@@ -25,6 +25,9 @@ from app.service.queries.run_detail import RunDetail
 MOST_ATTEMPTS: Final = 6
 """Maximum number of lines; the last attempts are drawn."""
 
+NEAR: Final = 1.02
+"""Ratio of the steps of decisions with the same epsilon of which only the last is drawn."""
+
 _STEPS: Final = Axis("Step", start=0)
 _TIME: Final = Axis("Time (UTC)", AxisKind.TIME)
 
@@ -142,15 +145,24 @@ def sampling_of(event: DpEvent) -> float | None:
 
 
 def _attempts(seen: RunDetail) -> list[Series]:
-    """Build a line for each attempt, from the step and epsilon of its checkpoint."""
+    """Build a line for each attempt, from the step and epsilon of its checkpoint.
+
+    Of near decisions that were answered with one epsilon, the line has the last, whose own epsilon that is about. Its
+    end is what is read.
+    """
     points: dict[int, list[Point]] = {}
-    spent = 0.0
+    spent, since = 0.0, 0
     for each in seen.points:
         if each.outcome is not DecisionOutcome.REFUSED:
             mine = points.setdefault(each.attempt, [(float(each.first_step), spent)])
-            spent = each.reading.epsilon
+            if each.reading.epsilon != spent:
+                spent, since = each.reading.epsilon, each.next_step
+            elif len(mine) > 1 and each.next_step <= NEAR * since:
+                del mine[-1]
             mine.append((float(each.next_step), spent))
     last = max(points, default=1)
+    if points:
+        points[last][-1] = points[last][-1][0], seen.record.epsilon
     shown = sorted(points)[-MOST_ATTEMPTS:]
     return [
         Series(

@@ -15,15 +15,19 @@ from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
 from app.accounting.pld.counted_epsilons import CountedEpsilons
 from app.accounting.rdp import event_curve
 from app.accounting.tightest_epsilon import tightest_epsilon, tightest_knots
+from app.charts.builders import run_chart
+from app.charts.model import SeriesRole
 from app.ledger.admission.counted_accounts import CountedAccount
 from app.ledger.admission.epsilons_ahead import EpsilonsAhead
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
 from app.persistence.lru_cache import LruCache
 from app.service.charging import workload_knots
 from app.service.charging.step_epsilons import MOST_COMPOSED, MOST_WAITED, STEP_EPSILONS, StepEpsilons, Workload
+from app.service.queries.run_detail import get_run_detail
 from app.service.worker_pool import WORKER_POOL, Job
 from tests.api.trainer import LOUD, QUIET, Trainer, gaussian
 from tests.epsilons import by_curves, tightest
+from tests.service.step_commands import CommandRunner
 from tests.soak import few
 
 ADD, DELTA = NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-5
@@ -300,6 +304,22 @@ def test_answers_over_http_are_those_of_the_counts(trainer: Trainer) -> None:
     preview = trainer.steps(event=LOUD, count=3, dry_run=True).json()
     assert preview["epsilon"] >= tightest(*charged, (LOUD, 3)) * (1 - LATTICE)
     assert trainer.read()["epsilon"] == tightest(*charged)
+
+
+def test_chart_of_steps_whose_answers_repeat_an_epsilon_is_smooth(trainer: Trainer) -> None:
+    quiet = gaussian(600.0)
+    trainer.steps(event=quiet, count=500).raise_for_status()
+    answers = [trainer.steps(event=quiet).raise_for_status().json()["epsilon"] for _ in range(40)]
+    assert len(set(answers)) < len(answers) // 2, "several answers have one epsilon"
+    seen = get_run_detail(CommandRunner(trainer.ledger).call(), trainer.run)
+    [line] = [each for each in run_chart(seen).series if each.role is SeriesRole.SPENT]
+    drawn = [(int(step), epsilon) for step, epsilon in line.points if step > 500]
+    assert len(drawn) > 3
+    for step, epsilon in drawn:
+        certified = tightest((quiet, step))
+        assert epsilon is not None
+        assert certified * (1 - LATTICE) <= epsilon <= certified * (1 + LATTICE)
+    assert drawn[-1] == (540, tightest((quiet, 540)))
 
 
 def test_answers_of_many_kinds_are_those_of_their_curves(trainer: Trainer) -> None:
