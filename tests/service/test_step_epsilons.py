@@ -27,7 +27,7 @@ from app.service.queries.run_detail import get_run_detail
 from app.service.worker_pool import WORKER_POOL, Job
 from tests.api.trainer import LOUD, QUIET, Trainer, gaussian
 from tests.epsilons import by_curves, tightest
-from tests.service.step_commands import CommandRunner
+from tests.service.step_commands import CommandRunner, another
 from tests.soak import few
 
 ADD, DELTA = NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-5
@@ -360,6 +360,24 @@ def test_steps_do_not_wait_for_epsilons_behind_many_others(trainer: Trainer, mon
         proven = by_curves(*charged[:place])
         assert proven * (1 - 1e-12) <= answer["epsilon"] <= proven * 1.002
         assert trainer.read()["epsilon"] == tightest(*charged[:place])
+
+
+def test_epsilons_that_were_known_ahead_end_with_another_event(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are of the events before it, also where its own epsilon is that of the curves."""
+    other = gaussian(59.0)
+    Trainer(trainer.ledger, another(trainer.ledger)).steps(event=other).raise_for_status()  # its price is known
+    charged = [(LOUD, 1)] * 40
+    for _ in charged:
+        trainer.steps(event=LOUD).raise_for_status()
+    with monkeypatch.context() as busy:
+        busy.setattr(STEP_EPSILONS, "waited", MOST_WAITED)
+        for event in (other, LOUD, other, LOUD, LOUD):
+            charged.append((event, 1))
+            answer = trainer.steps(event=event).raise_for_status().json()
+            assert answer["epsilon"] >= tightest(*charged) * (1 - LATTICE)
+            assert answer["epsilon"] <= by_curves(*charged) * 1.002
 
 
 def test_runs_that_begin_alike_compute_their_knots_once(idle: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

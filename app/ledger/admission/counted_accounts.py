@@ -207,7 +207,7 @@ class CountedAccount:
         """Take the epsilons from the counts after a further `number` of repetitions on."""
         since = self._since(number)
         before = {event: count - since.get(event, 0) for event, count in counts.items()}
-        self.ahead, self.place = found.less(before), 0
+        self.ahead, self.place, self.at_order = found.less(before), 0, None
 
     def choose_order(self, number: int, delta: float) -> None:
         """Choose the order that tells a run's epsilon at delta after a further `number` of repetitions."""
@@ -215,11 +215,10 @@ class CountedAccount:
         account, count = self.record.account, self.count + number
         spent = self._spent(self.charged) + self.cost.times(count)
         found = EpsilonAtOrder.of(spent, account.grid_version, delta)
-        if found is not None:
-            self.at_order = found.charged(self.cost, -count)
-        else:
+        self.ahead, self.place, self.at_order = NONE_AHEAD, 0, found and found.charged(self.cost, -count)
+        if found is None:
             epsilon = replace(account, spent=spent).rdp_epsilon(delta)
-            self.ahead, self.place = EpsilonsAhead({self.event: [self.earlier + count]}, [epsilon]), 0
+            self.ahead = EpsilonsAhead({self.event: [self.earlier + count]}, [epsilon])
 
     def _is_plain(self, event: str) -> bool:
         """Check that only the limit and window decide, and that the curves need not be written."""

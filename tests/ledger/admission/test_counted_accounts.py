@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
-from app.accounting.events import EpsilonDelta, Gaussian, Laplace, NeighboringRelation
+from app.accounting.events import EpsilonDelta, Gaussian, Laplace, NeighboringRelation, fingerprint
 from app.accounting.events import RandomizedResponse as Answer
 from app.ledger.accounts.account import Account, zero_curve
 from app.ledger.accounts.account_records import MOST_EVENTS, AccountRecord
 from app.ledger.admission import admission
 from app.ledger.admission.admission import Admission
 from app.ledger.admission.counted_accounts import CountedAccount, admit_by_counting
+from app.ledger.admission.epsilons_ahead import EpsilonsAhead
 from app.ledger.filter.limits import Limit
 from app.ledger.settings.policy_rules import Policy
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
@@ -177,3 +178,24 @@ def test_held_steps_of_a_plan_are_not_counted_again(path: tuple[Account, ...]) -
         asked = STEP._replace(step=StepEvent(STEP.step.event, number))
         outcome = admit_by_counting([CountedAccount(recorded(each)) for each in held], asked)
         assert (None if outcome is None else outcome.steps_remaining) == remaining
+
+
+def test_epsilon_that_is_known_ahead_ends_with_another_event(counted: CountedAccount) -> None:
+    """It is of the charges that were counted on, whatever told the epsilon of the others."""
+    other, event = priced(make_account(), Gaussian(30.0)), fingerprint(STEP.step.event)
+    both([counted], STEP)
+    counts = counted.counts_after(1)
+    assert counts == {event: 2}
+    counted.look_ahead(1, counts, EpsilonsAhead({event: [5, 50]}, [0.1, 0.2]))
+    counted.charge(1, NOW)
+    assert counted.copy().epsilon(49) is None
+    assert [counted.copy().epsilon(number) for number in (1, 3, 4, 48)] == [0.1, 0.1, 0.2, 0.2]
+    both([counted], other)
+    assert counted.epsilon(1) is None
+    counted.choose_order(1, 1e-5)
+    counted.charge(1, NOW)
+    both([counted], STEP)
+    account = counted.copy().settled().account
+    proven = account.charged(STEP.curve).rdp_epsilon(1e-5)
+    known = counted.epsilon(1)
+    assert known is None or proven <= known <= proven * 1.002
