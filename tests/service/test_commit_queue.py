@@ -33,6 +33,7 @@ from tests.service.step_commands import (
     CommandRunner,
     another,
     computed_at_once,
+    organisation,
     request,
     sound,
 )
@@ -172,6 +173,16 @@ def test_steps_behind_one_that_fails_are_decided_without_it(
     assert isinstance(failed, RateLimitedError)
     assert firsts(others) == [1, 2]
     assert sound(ledger)
+
+
+def test_another_organisation_does_not_wait_for_a_run(ledger: Ledger, run: str, runner: CommandRunner) -> None:
+    if ledger.database.dialect != "sqlite":
+        pytest.skip("only on SQLite may a group mix organisations")
+    stranger = CommandRunner(ledger, organisation(ledger, "clinic"))
+    commands = [runner.command(request(run, (Gaussian(73.0), 1))), stranger.command(request(run))]
+    unready, unknown = commit_group(ledger.database, runner.memory, commands)
+    assert isinstance(unready, CostNotReadyError)
+    assert isinstance(unknown, NotFoundError)
 
 
 def test_full_queue_refuses_some_and_serves_others(ledger: Ledger, run: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from app.persistence.postgresql import RACES_LOST
 from app.persistence.repositories import idempotent_responses, locks
 from app.service.charging.counted_steps import CountedSteps
 from app.service.charging.decision import decide
-from app.service.charging.ledger_state import CurrentRows, LedgerState
+from app.service.charging.ledger_state import CurrentRows, Key, LedgerState
 from app.service.charging.loading import LoadRequest, load, load_missing, refresh
 from app.service.charging.requests import NotLoadedError, ReservationRevokedError, StepCommand, StepResult
 from app.service.charging.saving import remember, save
@@ -113,16 +113,13 @@ def commit_group(
             others = [place for place in range(len(commands)) if place not in outcomes]
             left = _wanted([commands[place] for place in others]) if others else {}
             works = {owner: load(tx, state, owner, left[owner], rows, trusting=trusting) for owner in sorted(left)}
-            unready: dict[str, NotReady] = {}
+            unready: dict[Key, NotReady] = {}
             for place in others:
-                run_id = commands[place].request.run_id
-                if run_id not in unready:
-                    work = works[commands[place].context.organisation_id]
-                    outcomes[place] = decide_command(tx, state, work, commands[place])
-                else:
-                    outcomes[place] = unready[run_id]
-                if isinstance(outcome := outcomes[place], NotReady):
-                    unready[run_id] = outcome
+                owner, run_id = commands[place].context.organisation_id, commands[place].request.run_id
+                outcome = unready.get((owner, run_id)) or decide_command(tx, state, works[owner], commands[place])
+                if isinstance(outcome, NotReady):
+                    unready[owner, run_id] = outcome
+                outcomes[place] = outcome
             if works:
                 save(tx, *works.values())
     except BaseException:
