@@ -195,19 +195,13 @@ class CountedAccount:
 
     def counts_after(self, number: int) -> Counts | None:
         """Count all charges by event after a further `number` of repetitions; None if they are not counted."""
-        return added_counts(self.record.counts, self._since(number))
+        since = {event: count for event, (_, count) in self.charged.items()}
+        since[self.event] = self.earlier + self.count + number
+        return added_counts(self.record.counts, since)
 
-    def _since(self, number: int) -> Counts:
-        """Count the charges since the record by event, after a further `number` of repetitions."""
-        found = {event: count for event, (_, count) in self.charged.items()}
-        found[self.event] = self.earlier + self.count + number
-        return found
-
-    def look_ahead(self, number: int, counts: Counts, found: EpsilonsAhead) -> None:
-        """Take the epsilons from the counts after a further `number` of repetitions on."""
-        since = self._since(number)
-        before = {event: count - since.get(event, 0) for event, count in counts.items()}
-        self.ahead, self.place, self.at_order = found.less(before), 0, None
+    def look_ahead(self, found: EpsilonsAhead) -> None:
+        """Take the epsilons that were found for counts of all charges."""
+        self.ahead, self.place, self.at_order = found.less(self.record.counts or {}), 0, None
 
     def choose_order(self, number: int, delta: float) -> None:
         """Choose the order that tells a run's epsilon at delta after a further `number` of repetitions."""

@@ -29,7 +29,7 @@ class EpsilonsAhead(NamedTuple):
 
     def less(self, before: Mapping[str, int]) -> "EpsilonsAhead":
         """Count from some repetitions on."""
-        most = {event: [count - before[event] for count in counts] for event, counts in self.most.items()}
+        most = {event: [count - before.get(event, 0) for count in counts] for event, counts in self.most.items()}
         return EpsilonsAhead(most, self.epsilons)
 
 

@@ -270,7 +270,7 @@ def _look_ahead(own: CountedAccount, number: int, delta: float) -> None:
         return
     found = STEP_EPSILONS.find(Workload.of(account.relation, delta, account.id, counts), counts, own.event)
     if found is not None:
-        own.look_ahead(number, counts, found)
+        own.look_ahead(found)
     elif STEP_EPSILONS.is_busy:
         own.choose_order(number, delta)
 
