@@ -22,7 +22,6 @@ from sqlalchemy import select
 from starlette.types import ASGIApp
 
 from app.accounting.events import Gaussian, PoissonSampled
-from app.ledger.errors import SequenceGapError
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import organisations
@@ -98,14 +97,13 @@ class Groups:
         return {**seconds, "begin and commit": whole - sum(seconds.values()), "total": whole}
 
     def _repeated(self, commands: Sequence[StepCommand], outcomes: Sequence[object]) -> list[StepCommand]:
-        """Compute what commands wait for, and get these and those behind them, which must be sent again."""
+        """Compute what commands wait for, and get these, which must be sent again."""
         again = []
         for command, outcome in zip(commands, outcomes, strict=True):
             if isinstance(outcome, StepResult) and outcome.decision.admitted:
                 continue
-            assert isinstance(outcome, CostNotReadyError | SequenceGapError), outcome
-            if isinstance(outcome, CostNotReadyError):
-                outcome.compute(self._principal.organisation_id)
+            assert isinstance(outcome, CostNotReadyError), outcome
+            outcome.compute(self._principal.organisation_id)
             again.append(command)
         return again
 
